@@ -1,0 +1,1 @@
+"""How an order reaches a node and its outcome comes back."""

@@ -1,0 +1,93 @@
+"""The one seam between a trial and what serves it: an Engine gives an Endpoint, or fails with a cause.
+
+`vllm_server` is the real one, `simulated` plays in virtual time; both pass the same tests.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cluster.order import Cause, Limits, Order
+from cluster.traffic.workload import Workload
+from objectives.measurement import Record, Sample
+from search_spaces.values import Json
+
+
+class EngineFailure(Exception):
+    """The engine did not do what was asked.
+
+    Attributes:
+        cause: which of the closed set.
+        reason: one line that a person can act on.
+        records, samples: what had been seen of the replay by then.
+    """
+
+    def __init__(
+        self,
+        cause: Cause,
+        reason: str,
+        *,
+        records: tuple[Record, ...] = (),
+        samples: tuple[Sample, ...] = (),
+    ) -> None:
+        super().__init__(f"{cause}: {reason}")
+        self.cause = cause
+        self.reason = reason
+        self.records = records
+        self.samples = samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """One open-loop run of a workload: a record a request (trace order), samples in time order."""
+
+    records: tuple[Record, ...]
+    samples: tuple[Sample, ...]
+    invalid: str | None = None
+    """Why the client's own lateness or lack of CPU makes this replay void; None if it does not."""
+
+
+class Endpoint(Protocol):
+    """A serving engine, ready for requests."""
+
+    @property
+    def version(self) -> str | None: ...
+    @property
+    def hardware(self) -> str | None: ...
+    @property
+    def command(self) -> tuple[str, ...]: ...
+    @property
+    def effective(self) -> Mapping[str, Json]:
+        """Settings as the engine reports them."""
+        ...
+
+    def warm_up(self, workload: Workload) -> None:
+        """Play requests that are not of the trace until compilation and caches have settled."""
+        ...
+
+    def reset_caches(self) -> None:
+        """Empty the prefix cache and prove it. Raises EngineFailure where it cannot be."""
+        ...
+
+    def play(self, workload: Workload, limits: Limits) -> Replay:
+        """Replay open loop. Raises EngineFailure where the engine dies or gets stuck."""
+        ...
+
+
+class Engine(Protocol):
+    """Something that can serve an order's config."""
+
+    @property
+    def name(self) -> str:
+        """ "vllm" or "simulated"."""
+        ...
+
+    def serve(self, order: Order, folder: Path) -> AbstractContextManager[Endpoint]:
+        """Start, wait until ready, check that what was asked is in effect; stop on leaving.
+
+        Writes `engine.log` into `folder`. Raises EngineFailure on entering; leaves nothing running
+        and no memory taken either way.
+        """
+        ...

@@ -1,0 +1,112 @@
+"""What crosses the network: an Order goes to a node, an Outcome comes back. Frozen data that pickles."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cluster.traffic.workload import Workload
+from objectives.measurement import Measurement, Record, Sample
+from objectives.slo import Slo
+from search_spaces.values import Json
+
+
+class Cause(enum.StrEnum):
+    """Why a trial has no measurement. A closed set."""
+
+    OUT_OF_MEMORY = "out of memory"
+    UNSUPPORTED = "unsupported"
+    INVALID_ARGUMENT = "invalid argument"
+    HANG_AT_START = "hang at start"
+    DIED_AT_START = "died at start"
+    DIED_UNDER_LOAD = "died under load"
+    STUCK = "stuck"
+    SETTINGS_DIFFER = "effective settings differ"
+    CLIENT_LATE = "client late"
+    LOST_NODE = "lost node"
+    CANCELLED = "cancelled"
+
+    @property
+    def blames_config(self) -> bool:
+        """Whether the failure says something about the config (the last three say nothing)."""
+        return self not in (Cause.CLIENT_LATE, Cause.LOST_NODE, Cause.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a node waits before it calls a trial failed. Seconds."""
+
+    start_stall_s: float = 180.0
+    """No new line in the engine's log and no health for this long: hang at start."""
+    stuck_s: float = 60.0
+    """No token for any request in flight for this long: stuck."""
+    stop_s: float = 20.0
+    """From a polite stop to SIGKILL."""
+    log_bytes: int = 4_000_000
+    """Most of the engine's log that is brought back; the middle is cut out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Everything a node needs to run one trial."""
+
+    study: str
+    number: int
+    model: str
+    arguments: Mapping[str, Json]
+    """Engine arguments by vLLM's own names, underscores, without the model."""
+    environment: Mapping[str, str]
+    workload: Workload
+    slo: Slo
+    limits: Limits = Limits()
+    gpus: int = 0
+    cpus: int = 1
+    accelerator: str | None = None
+    """Ray's name of the accelerator type the trial must run on; None: any."""
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What is known of the engine that ran, measured or not. Empty where it never came up."""
+
+    engine: str = ""
+    """"vllm" or "simulated"."""
+    version: str | None = None
+    hardware: str | None = None
+    """The accelerator's name, or the CPU's where there is none."""
+    node: str | None = None
+    command: tuple[str, ...] = ()
+    """The rendered command, secrets left out."""
+    effective: Mapping[str, Json] = field(default_factory=dict)
+    """Settings as the engine reports them: `kv_blocks`, `block_size`, `enable_prefix_caching`, …"""
+    log: str = ""
+    start_s: float | None = None
+    """Engine start to ready."""
+    replay_s: float | None = None
+    total_s: float | None = None
+    """Whole trial on the node, engine stopped and memory given back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The trial ran and its numbers are valid."""
+
+    measurement: Measurement
+    records: tuple[Record, ...]
+    samples: tuple[Sample, ...]
+    ran: Ran
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The trial has no measurement. What was seen before it failed is kept for reading, never scored."""
+
+    cause: Cause
+    reason: str
+    """One line that a person can act on."""
+    ran: Ran = Ran()
+    records: tuple[Record, ...] = ()
+    samples: tuple[Sample, ...] = ()
+
+
+Outcome = Measured | Failed

@@ -1,0 +1,1 @@
+"""Traces and what makes them playable."""

@@ -1,0 +1,1 @@
+"""What counts as better: measurements, limits, goals, fronts. Pure; nothing here starts anything."""

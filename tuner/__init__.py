@@ -1,0 +1,1 @@
+"""What a person runs: search, ledger, reports, command line. Drives the other three houses."""

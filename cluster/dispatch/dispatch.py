@@ -1,0 +1,63 @@
+"""Where a trial runs is the only thing that differs between dispatches; this is what they share."""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from cluster.node.vllm_arguments import ArgumentCheck
+from cluster.order import Order, Outcome
+from search_spaces.values import Json
+
+
+class DispatchError(Exception):
+    """Nothing can run there; the message says what was needed, what was found, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What the nodes have, summed."""
+
+    nodes: int
+    cpus: float
+    gpus: float
+    accelerators: tuple[str, ...] = ()
+    """Names of the accelerator types present, sorted."""
+
+
+class Dispatch(Protocol):
+    """Orders in, outcomes out, several under way at once. Closing it cancels what still runs."""
+
+    @property
+    def inventory(self) -> Inventory: ...
+
+    def capacity(self, order: Order) -> int:
+        """How many orders of this size can run at once; 0 if not even one can."""
+        ...
+
+    def submit(self, order: Order) -> None: ...
+
+    def next(self, timeout_s: float | None = None) -> tuple[int, Outcome] | None:
+        """The number and outcome of an order that has ended; None after `timeout_s` without one.
+
+        Raises:
+            LookupError: nothing is under way.
+        """
+        ...
+
+    def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> ArgumentCheck | None:
+        """Hold engine arguments against the engine installed where such an order would run.
+
+        None where the engine there has no arguments of its own to check."""
+        ...
+
+    def cancel(self) -> None:
+        """End what is under way, engines included; its outcomes are not delivered."""
+        ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

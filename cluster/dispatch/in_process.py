@@ -1,0 +1,57 @@
+"""Trials in the driver's own process, one at a time: for the simulated engine and for tests."""
+
+import tempfile
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cluster.dispatch.dispatch import Inventory
+from cluster.node.engine import Engine
+from cluster.node.run import run_trial
+from cluster.node.vllm_arguments import ArgumentCheck
+from cluster.order import Order, Outcome
+from search_spaces.values import Json
+
+
+class InProcess:
+    """A Dispatch that runs an order when its outcome is asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: deque[Order] = deque()
+
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory(nodes=1, cpus=1, gpus=0)
+
+    def capacity(self, order: Order) -> int:
+        return 1
+
+    def submit(self, order: Order) -> None:
+        self._waiting.append(order)
+
+    def next(self, timeout_s: float | None = None) -> tuple[int, Outcome] | None:
+        if not self._waiting:
+            raise LookupError("no order is under way")
+        order = self._waiting.popleft()
+        with tempfile.TemporaryDirectory(prefix="tuner-trial-") as folder:
+            return order.number, run_trial(order, self._engine, Path(folder))
+
+    def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> ArgumentCheck | None:
+        """None: this engine takes vLLM's arguments without having a vLLM to ask."""
+        return None
+
+    def cancel(self) -> None:
+        self._waiting.clear()
+
+    def close(self) -> None:
+        self.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

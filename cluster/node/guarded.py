@@ -1,0 +1,119 @@
+"""The trial's end of a guard: start a command under it, ask whether it lives, end it and all below it."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cluster.node.guard import GuardRecord, read_record, sweep
+from cluster.node.processes import is_running
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+"""The folder that `cluster` is imported from: a checkout, site-packages, or what Ray unpacked."""
+
+RECORD_NAME = "guard.json"
+"""In the trial's folder for as long as something of the engine may be running."""
+
+_GUARD_START_S = 60.0
+_GUARD_SLACK_S = 30.0
+"""On a loaded node: Python's own start, and the guard's last sweep after the grace."""
+
+
+class GuardedProcess:
+    """A command that cannot outlive this process, nor leave children behind.
+
+    A context manager: it is started on entering and stopped on leaving, with nothing of it running after.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        log: Path,
+        environment: Mapping[str, str],
+        grace_s: float,
+    ) -> None:
+        self._command = tuple(command)
+        self._record_path = folder / RECORD_NAME
+        self._log = log
+        self._environment = dict(environment)
+        self._grace_s = grace_s
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._record: GuardRecord | None = None
+
+    def __enter__(self) -> Self:
+        self._record_path.unlink(missing_ok=True)
+        guard = [
+            *(sys.executable, "-m", "cluster.node.guard"),
+            *("--log", str(self._log.resolve())),
+            *("--record", str(self._record_path.resolve())),
+            *("--grace", str(self._grace_s)),
+            *("--directory", os.getcwd()),
+        ]
+        with self._log.open("ab") as log:
+            self._guard = subprocess.Popen(
+                [*guard, "--", *self._command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=PACKAGE_ROOT,
+                env=self._environment,
+            )
+        try:
+            self._wait_for_record()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the command itself still runs. Costs one read of /proc."""
+        record = self._record
+        return record is not None and is_running(record.command_pid, record.command_started)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Everything that runs under the guard, the guard too."""
+        return () if self._record is None else tuple(one.pid for one in self._record.ours)
+
+    @property
+    def exit_status(self) -> int | None:
+        """The command's, 128 + n where signal n ended it; None until everything below it has ended too."""
+        return None if self._guard is None else self._guard.poll()
+
+    def stop(self) -> int | None:
+        """End the command and everything below it; return its exit status. Twice does no harm."""
+        if self._guard is None:
+            return None
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
+        try:
+            self._guard.wait(self._grace_s + _GUARD_SLACK_S)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+        # Normally nothing is left to sweep. A guard that was killed leaves its record and the engine core.
+        if self._record is not None and sweep(self._record):
+            self._record_path.unlink(missing_ok=True)
+        return self._guard.returncode
+
+    def _wait_for_record(self) -> None:
+        assert self._guard is not None
+        deadline = time.monotonic() + _GUARD_START_S
+        while (record := read_record(self._record_path)) is None:
+            # A command that ends at once may take its record with it.
+            if self._guard.poll() is not None or time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
+        self._record = record

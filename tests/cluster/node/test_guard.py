@@ -1,0 +1,179 @@
+"""Processes that stand for an engine: shell and Python one-liners with children, no vLLM."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cluster.node.guard import GuardRecord, read_record, sweep
+from cluster.node.guarded import PACKAGE_ROOT, RECORD_NAME, GuardedProcess
+from cluster.node.processes import descendants, process
+
+TREE = "sleep 300 & sleep 300 & echo up; wait"
+"""A command with two children."""
+
+STUBBORN = "trap '' TERM; (trap '' TERM; while :; do sleep 0.1; done) & echo up; while :; do sleep 0.1; done"
+"""A command and a child that do not mind SIGTERM."""
+
+
+def guarded(folder: Path, script: str, grace_s: float = 5.0) -> GuardedProcess:
+    return GuardedProcess(
+        ["sh", "-c", script],
+        folder=folder,
+        log=folder / "engine.log",
+        environment=os.environ,
+        grace_s=grace_s,
+    )
+
+
+def wait_until(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def up(folder: Path) -> bool:
+    log = folder / "engine.log"
+    return log.exists() and "up" in log.read_text()
+
+
+def running(pids: tuple[int, ...]) -> list[int]:
+    return [pid for pid in pids if (found := process(pid)) is not None and not found.zombie]
+
+
+def test_output_goes_to_the_log_and_the_exit_status_is_the_commands(tmp_path: Path) -> None:
+    with guarded(tmp_path, "echo out; echo err >&2; exit 7") as engine:
+        assert wait_until(lambda: engine.exit_status is not None)
+        assert not engine.alive
+        assert engine.exit_status == 7
+    assert (tmp_path / "engine.log").read_text().split() == ["out", "err"]
+
+
+def test_a_command_ended_by_a_signal_gives_128_and_its_number(tmp_path: Path) -> None:
+    with guarded(tmp_path, "kill -9 $$") as engine:
+        assert wait_until(lambda: engine.exit_status is not None)
+    assert engine.exit_status == 128 + signal.SIGKILL
+
+
+def test_a_command_that_is_not_there_ends_with_127_and_says_so(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    with GuardedProcess(
+        ["/nonexistent/engine"], folder=tmp_path, log=log, environment=os.environ, grace_s=1
+    ) as engine:
+        assert wait_until(lambda: engine.exit_status is not None)
+    assert engine.exit_status == 127
+    assert log.read_text().strip() == "cannot start /nonexistent/engine: No such file or directory"
+
+
+def test_leaving_ends_the_command_and_its_children(tmp_path: Path) -> None:
+    with guarded(tmp_path, TREE) as engine:
+        assert wait_until(lambda: up(tmp_path))
+        pids = engine.pids
+        assert len(pids) == 4  # guard, shell, two sleeps
+        assert engine.alive
+    assert running(pids) == []
+    assert not engine.alive
+    assert not (tmp_path / RECORD_NAME).exists()
+
+
+def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    with guarded(tmp_path, STUBBORN, grace_s=0.5) as engine:
+        assert wait_until(lambda: up(tmp_path))
+        pids = engine.pids
+        began = time.monotonic()
+    assert 0.5 <= time.monotonic() - began < 5
+    assert running(pids) == []
+    assert engine.exit_status == 128 + signal.SIGKILL
+
+
+def test_children_that_outlive_the_command_are_ended(tmp_path: Path) -> None:
+    """As vLLM's engine core outlives a killed API server; one of them here in a session of its own."""
+    with guarded(tmp_path, "sleep 300 & setsid sleep 300 & sleep 0.5; echo up; kill -9 $$") as engine:
+        guard = engine.pids[0]
+        assert wait_until(lambda: len(descendants(guard)) == 4)  # shell, sleep, sleep, the short sleep
+        below = tuple(one.pid for one in descendants(guard))
+        assert wait_until(lambda: engine.exit_status is not None)
+        assert up(tmp_path)
+        assert running(below) == []
+
+
+def test_two_processes_with_one_pid_are_told_apart_by_their_start(tmp_path: Path) -> None:
+    mine = process(os.getpid())
+    assert mine is not None
+    record = GuardRecord(pid=mine.pid, started=mine.started + 1, command_pid=1, command_started=1, command=())
+    assert record.ours == ()
+
+
+PARENT = textwrap.dedent(
+    """
+    import os, sys, time
+    from pathlib import Path
+    from cluster.node.guarded import GuardedProcess
+    folder = Path(sys.argv[1])
+    with GuardedProcess(["sh", "-c", sys.argv[2]], folder=folder, log=folder / "engine.log",
+                        environment=os.environ, grace_s=1.0):
+        time.sleep(300)
+    """
+)
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """Another process that holds a guarded command, as a trial does."""
+    started = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), TREE], cwd=PACKAGE_ROOT)
+    assert wait_until(lambda: up(tmp_path) and (tmp_path / RECORD_NAME).exists())
+    return started
+
+
+def test_kill_9_of_the_parent_leaves_nothing(tmp_path: Path, parent: subprocess.Popen[bytes]) -> None:
+    record = read_record(tmp_path / RECORD_NAME)
+    assert record is not None
+    pids = tuple(one.pid for one in record.ours)
+    assert len(pids) == 4
+    parent.kill()
+    parent.wait()
+    assert wait_until(lambda: running(pids) == [])
+    assert not (tmp_path / RECORD_NAME).exists()
+
+
+def test_kill_9_of_the_guard_kills_the_command_and_the_record_finds_the_rest(
+    tmp_path: Path, parent: subprocess.Popen[bytes]
+) -> None:
+    record = read_record(tmp_path / RECORD_NAME)
+    assert record is not None
+    pids = tuple(one.pid for one in record.ours)
+    os.kill(record.pid, signal.SIGKILL)
+    assert wait_until(lambda: running((record.command_pid,)) == [])
+    assert len(running(pids)) == 2  # the two sleeps, orphans now
+    assert sweep(record)
+    assert running(pids) == []
+    parent.kill()
+    parent.wait()
+
+
+def test_a_record_names_the_command_without_its_secrets(tmp_path: Path) -> None:
+    with GuardedProcess(
+        ["sh", "-c", "sleep 300", "--hf-token", "hf_abcdefgh"],
+        folder=tmp_path,
+        log=tmp_path / "engine.log",
+        environment=os.environ,
+        grace_s=1,
+    ):
+        text = (tmp_path / RECORD_NAME).read_text()
+    assert json.loads(text)["command"] == ["sh", "-c", "sleep 300", "--hf-token", "***"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
+def test_an_unreadable_record_is_no_record(tmp_path: Path, text: str) -> None:
+    (tmp_path / RECORD_NAME).write_text(text)
+    assert read_record(tmp_path / RECORD_NAME) is None

@@ -1,0 +1,337 @@
+"""What a study leaves on disk: one folder a trial, complete or not there at all.
+
+    runs/<study>/study.json              what is searched, on what traffic, for what (StudyFile)
+    runs/<study>/trials/0007/outcome.json     everything but the series (StoredTrial)
+                            /requests.parquet one row a request
+                            /counters.parquet one row a reading of the engine's counters
+                            /engine.log  command.txt
+
+A trial's folder is filled under another name and then renamed, so a folder that has a trial's name is
+whole. This is the truth about a study: the sampler's database and MLflow are filled from it. JSON and
+Parquet only; secrets are blanked before anything is written.
+"""
+
+import json
+import math
+import shlex
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from cluster.node.secrecy import secret_values
+from cluster.order import Cause, Measured, Order, Outcome, Ran
+from objectives.measurement import Estimate, Measurement
+from objectives.slo import Slo
+from search_spaces.values import Json, Scalar
+from tuner.redaction import redacted_environment, redacted_settings, redacted_text, without_passwords
+from tuner.series import write_records, write_samples
+
+_Raw = dict[str, Any]  # what json.loads gives; typed on the way out of this module
+
+SCHEMA = 1
+"""Of outcome.json and study.json; raised when a reader of the old shape would misread the new one."""
+
+OUTCOME = "outcome.json"
+REQUESTS = "requests.parquet"
+COUNTERS = "counters.parquet"
+LOG = "engine.log"
+COMMAND = "command.txt"
+STUDY = "study.json"
+TRIALS = "trials"
+
+
+class RecordError(Exception):
+    """A study's file cannot be read; the message says which and why."""
+
+
+class State(StrEnum):
+    """What became of a trial."""
+
+    MEASURED = "measured"
+    FAILED = "failed"
+    UNSCORED = "unscored"
+    """Measured, but a metric that an objective needs is missing: no number, never on the front."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTrial:
+    """One finished trial as it lies on disk, without its series."""
+
+    study: str
+    number: int
+    is_control: bool
+    config: Mapping[str, Scalar] | None
+    """Active parameters by path; None for a control that is no point of the space."""
+    state: State
+    cause: Cause | None = None
+    """None unless failed."""
+    reason: str | None = None
+    """Why it failed or has no score, one line; None if measured."""
+    measurement: Measurement | None = None
+    """None if failed."""
+    model: str
+    arguments: Mapping[str, Json]
+    environment: Mapping[str, str]
+    gpus: int
+    ran: Ran
+    """Its log is empty: that lies in engine.log."""
+    attempts: int = 1
+    """How often it was sent out; above 1 where a node was lost or a client was late."""
+    started: datetime
+    finished: datetime
+    tuner_version: str
+    schema: int = SCHEMA
+
+    @classmethod
+    def of(
+        cls,
+        order: Order,
+        outcome: Outcome,
+        *,
+        config: Mapping[str, Scalar] | None,
+        is_control: bool,
+        attempts: int,
+        started: datetime,
+        finished: datetime,
+        tuner_version: str,
+        unscored: str | None = None,
+    ) -> Self:
+        """The trial of an outcome. `unscored`: why a measured one has no score, None if it has."""
+        cause: Cause | None = None
+        reason, measurement = unscored, None
+        if isinstance(outcome, Measured):
+            measurement = outcome.measurement
+            state = State.MEASURED if unscored is None else State.UNSCORED
+        else:
+            state, cause = State.FAILED, outcome.cause
+            reason = redacted_text(outcome.reason, secret_values(order.environment))
+        return cls(
+            study=order.study,
+            number=order.number,
+            is_control=is_control,
+            config=None if config is None else dict(config),
+            state=state,
+            cause=cause,
+            reason=reason,
+            measurement=measurement,
+            model=order.model,
+            arguments=redacted_settings(order.arguments),
+            environment=redacted_environment(order.environment),
+            gpus=order.gpus,
+            ran=_shown(outcome.ran),
+            attempts=attempts,
+            started=started,
+            finished=finished,
+            tuner_version=tuner_version,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFile:
+    """What a study is: written once when it is made, read by whatever comes to it later."""
+
+    name: str
+    id: str
+    """Never given twice, so that MLflow can tell two studies of one name apart."""
+    space_name: str
+    space_text: str
+    """The space as it was, YAML."""
+    trace: str
+    """Where the trace came from."""
+    trace_digest: str
+    trace_figures: Mapping[str, Json] = field(default_factory=dict)
+    """What a reader should know of the trace: requests, tokens, rate."""
+    objectives: tuple[str, ...]
+    slo: Slo
+    sampler: str
+    seed: int
+    engine: str
+    """"vllm" or "simulated"."""
+    created: datetime
+    tuner_version: str
+    options: Mapping[str, Json] = field(default_factory=dict)
+    """Whatever else resuming needs, by the name of the command-line option."""
+    schema: int = SCHEMA
+
+
+def write_study(folder: Path, study: StudyFile) -> None:
+    """Write study.json, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = asdict(study) | {
+        "created": study.created.isoformat(),
+        "trace_figures": redacted_settings(study.trace_figures),
+        "options": redacted_settings(study.options),
+    }
+    part = folder / f".{STUDY}.part"
+    part.write_text(_to_json(raw))
+    part.replace(folder / STUDY)
+
+
+def read_study(folder: Path) -> StudyFile:
+    """Raises RecordError where there is none or it cannot be read."""
+    raw = _from_json(folder / STUDY)
+    try:
+        _check_schema(raw)
+        return StudyFile(
+            **raw
+            | {
+                "objectives": tuple(raw["objectives"]),
+                "slo": Slo(**raw["slo"]),
+                "created": datetime.fromisoformat(raw["created"]),
+            }
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(folder / STUDY, error) from error
+
+
+def trial_folder(study_folder: Path, number: int) -> Path:
+    return study_folder / TRIALS / f"{number:04d}"
+
+
+def write_outcome(
+    study_folder: Path, trial: StoredTrial, outcome: Outcome, *, secrets: Iterable[str] = ()
+) -> Path:
+    """Put a finished trial on disk; the folder it lies in.
+
+    Args:
+        secrets: values blanked in the log wherever they stand.
+
+    Raises:
+        OSError: the disk is full or not writable, or the trial is there already.
+    """
+    folder = trial_folder(study_folder, trial.number)
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # what a killed driver left
+    part.mkdir(parents=True)
+    ran = outcome.ran
+    (part / OUTCOME).write_text(_to_json(_raw_trial(trial)))
+    (part / LOG).write_text(redacted_text(ran.log, secrets), encoding="utf-8", errors="replace")
+    (part / COMMAND).write_text(_command_text(trial))
+    write_records(part / REQUESTS, outcome.records)
+    write_samples(part / COUNTERS, outcome.samples)
+    part.rename(folder)
+    return folder
+
+
+def read_outcome(folder: Path) -> StoredTrial:
+    """Raises RecordError where there is none or it cannot be read."""
+    raw = _from_json(folder / OUTCOME)
+    try:
+        _check_schema(raw)
+        measurement, ran = raw["measurement"], raw["ran"]
+        return StoredTrial(
+            **raw
+            | {
+                "state": State(raw["state"]),
+                "cause": None if raw["cause"] is None else Cause(raw["cause"]),
+                "measurement": None if measurement is None else _measurement(measurement),
+                "ran": Ran(**ran | {"command": tuple(ran["command"])}),
+                "started": datetime.fromisoformat(raw["started"]),
+                "finished": datetime.fromisoformat(raw["finished"]),
+            }
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(folder / OUTCOME, error) from error
+
+
+def read_trials(study_folder: Path) -> tuple[StoredTrial, ...]:
+    """Every finished trial of a study, by number. What is half-written is not there.
+
+    Raises RecordError where one cannot be read.
+    """
+    folders = (path for path in (study_folder / TRIALS).glob("*") if path.name.isdecimal())
+    return tuple(sorted((read_outcome(path) for path in folders), key=lambda trial: trial.number))
+
+
+def _shown(ran: Ran) -> Ran:
+    return Ran(
+        engine=ran.engine,
+        version=ran.version,
+        hardware=ran.hardware,
+        node=ran.node,
+        command=tuple(without_passwords(word) for word in ran.command),
+        effective=redacted_settings(ran.effective),
+        start_s=ran.start_s,
+        replay_s=ran.replay_s,
+        total_s=ran.total_s,
+    )
+
+
+def _raw_trial(trial: StoredTrial) -> dict[str, object]:
+    ran = asdict(trial.ran)
+    del ran["log"]
+    raw = asdict(trial) | {
+        "started": trial.started.isoformat(),
+        "finished": trial.finished.isoformat(),
+        "ran": ran,
+    }
+    if trial.measurement is not None:
+        measurement = asdict(trial.measurement)
+        for estimate in measurement["metrics"].values():
+            estimate |= {end: _number(value) for end, value in estimate.items()}
+        raw["measurement"] = measurement
+    return raw
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON has no infinity and no NaN; they are written as text ("inf", "nan")."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _measurement(raw: _Raw) -> Measurement:
+    positions = raw["accepted_per_position"]
+    return Measurement(
+        metrics={name: _estimate(estimate) for name, estimate in raw["metrics"].items()},
+        requests=raw["requests"],
+        failed_requests=raw["failed_requests"],
+        duration_s=raw["duration_s"],
+        accepted_per_position=None if positions is None else tuple(positions),
+        warnings=tuple(raw["warnings"]),
+    )
+
+
+def _estimate(raw: _Raw) -> Estimate:
+    low, high = raw["low"], raw["high"]
+    return Estimate(
+        value=float(raw["value"]),
+        low=None if low is None else float(low),
+        high=None if high is None else float(high),
+    )
+
+
+def _command_text(trial: StoredTrial) -> str:
+    """What was run, as a line that a shell takes; what was asked for, if no engine was started."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(trial.environment.items())]
+    if trial.ran.command:
+        return " ".join([*variables, shlex.join(trial.ran.command)]) + "\n"
+    asked = json.dumps({"model": trial.model, **trial.arguments}, indent=2)
+    return f"# no engine was started; asked for:\n{asked}\n"
+
+
+def _to_json(raw: Mapping[str, object]) -> str:
+    return json.dumps(raw, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _check_schema(raw: _Raw) -> None:
+    if raw["schema"] != SCHEMA:
+        raise ValueError(f"schema {raw['schema']}, this version reads {SCHEMA}")
+
+
+def _from_json(path: Path) -> _Raw:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+    if not isinstance(raw, dict):
+        raise RecordError(f"{path}: expected an object, got {type(raw).__name__}")
+    return raw
+
+
+def _damaged(path: Path, error: Exception) -> RecordError:
+    if isinstance(error, FileNotFoundError):
+        return RecordError(f"{path}: no such file")
+    return RecordError(f"{path}: cannot be read ({type(error).__name__}: {error})")

@@ -27,6 +27,7 @@ from cluster.order import Cause, Measured, Order, Outcome, Ran
 from objectives.measurement import Estimate, Measurement
 from objectives.slo import Slo
 from search_spaces.values import Json, Scalar
+from tuner.mistakes import Mistake
 from tuner.redaction import redacted_environment, redacted_settings, redacted_text, without_passwords
 from tuner.series import write_records, write_samples
 
@@ -44,7 +45,7 @@ STUDY = "study.json"
 TRIALS = "trials"
 
 
-class RecordError(Exception):
+class RecordError(Mistake):
     """A study's file cannot be read; the message says which and why."""
 
 

@@ -1,6 +1,8 @@
 """Small made-up orders and outcomes that the tests of this house share."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from cluster.order import Cause, Failed, Measured, Order, Outcome, Ran
 from cluster.traffic.trace import Request, Trace
@@ -45,16 +47,22 @@ def order(number: int = 7, **environment: str) -> Order:
     )
 
 
-def measurement(goodput: float = 2.0, tpot_p95_s: float = 0.04, **more: Estimate) -> Measurement:
+def measurement(
+    goodput: float = 2.0, tpot_p95_s: float = 0.04, more: Mapping[str, Estimate] = MappingProxyType({})
+) -> Measurement:
     metrics = {
         "goodput_rps": Estimate(value=goodput, low=goodput - 0.5, high=goodput + 0.5),
         "tpot_p95_s": Estimate(value=tpot_p95_s, low=tpot_p95_s * 0.9),
     }
-    return Measurement(metrics=metrics | more, requests=2, failed_requests=1, duration_s=0.75)
+    return Measurement(metrics={**metrics, **more}, requests=2, failed_requests=1, duration_s=0.75)
 
 
 def measured(
-    goodput: float = 2.0, tpot_p95_s: float = 0.04, *, log: str = "up\n", **more: Estimate
+    goodput: float = 2.0,
+    tpot_p95_s: float = 0.04,
+    more: Mapping[str, Estimate] = MappingProxyType({}),
+    *,
+    log: str = "up\n",
 ) -> Measured:
     ran = Ran(
         engine="simulated",
@@ -69,7 +77,7 @@ def measured(
         total_s=5.0,
     )
     return Measured(
-        measurement=measurement(goodput, tpot_p95_s, **more), records=RECORDS, samples=SAMPLES, ran=ran
+        measurement=measurement(goodput, tpot_p95_s, more), records=RECORDS, samples=SAMPLES, ran=ran
     )
 
 

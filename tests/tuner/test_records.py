@@ -23,7 +23,7 @@ from tuner.series import read_records, read_samples
 
 
 def test_a_measured_trial_comes_back_as_it_went_to_disk(tmp_path: Path) -> None:
-    outcome = stories.measured(e2e_p99_s=Estimate(value=math.inf, low=1.0))
+    outcome = stories.measured(more={"e2e_p99_s": Estimate(value=math.inf, low=1.0)})
     trial = stories.stored(outcome)
     folder = write_outcome(tmp_path, trial, outcome)
     assert read_outcome(folder) == trial
@@ -57,7 +57,7 @@ def test_the_requests_file_can_be_read_without_this_code(tmp_path: Path) -> None
 
 
 def test_the_outcome_is_strict_json_even_with_infinite_metrics(tmp_path: Path) -> None:
-    outcome = stories.measured(e2e_p99_s=Estimate(value=math.inf))
+    outcome = stories.measured(more={"e2e_p99_s": Estimate(value=math.inf)})
     folder = write_outcome(tmp_path, stories.stored(outcome), outcome)
 
     def refuse(constant: str) -> None:

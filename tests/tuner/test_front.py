@@ -1,0 +1,46 @@
+import dataclasses
+import json
+from pathlib import Path
+
+from cluster.order import Cause
+from tests.tuner import stories
+from tuner.front import Front
+from tuner.records import State, write_outcome, write_study
+
+
+def test_what_failed_or_has_no_score_is_never_on_the_front() -> None:
+    unscored = dataclasses.replace(stories.stored(stories.measured(9.0, 0.001), 2), state=State.UNSCORED)
+    trials = [
+        stories.stored(stories.measured(1.0, 0.05), 0),
+        stories.stored(stories.failed(), 1),
+        unscored,
+    ]
+    front = Front.of(stories.study_file(), trials)
+    assert front.numbers == (0,)
+    assert front.counts == {"measured": 1, "failed": 1, "unscored": 1}
+
+
+def test_the_front_is_read_from_disk_with_the_control_beside_it(tmp_path: Path) -> None:
+    write_study(tmp_path, stories.study_file())
+    for number, goodput in enumerate((1.0, 3.0)):
+        outcome = stories.measured(goodput, 0.04)
+        write_outcome(tmp_path, stories.stored(outcome, number), outcome)
+    shown = json.loads(json.dumps(Front.read(tmp_path).to_json()))
+    assert shown["study"] == "tea"
+    assert shown["engine"] == "simulated"
+    assert [trial["number"] for trial in shown["front"]] == [1]
+    (control,) = shown["control"]
+    assert control["state"] == "measured"
+    # 0.04 s inside, 40 ms where people read
+    assert control["metrics"]["tpot_p95_ms"]["value"] == 40.0
+
+
+def test_failures_are_grouped_by_cause_commonest_first() -> None:
+    causes = [Cause.UNSUPPORTED, Cause.OUT_OF_MEMORY, Cause.OUT_OF_MEMORY]
+    trials = [stories.stored(stories.failed(cause), n) for n, cause in enumerate(causes)]
+    failures = Front.of(stories.study_file(), trials).failures
+    assert {cause: [trial.number for trial in found] for cause, found in failures.items()} == {
+        "out of memory": [1, 2],
+        "unsupported": [0],
+    }
+    assert next(iter(failures)) == "out of memory"

@@ -1,0 +1,76 @@
+import dataclasses
+import re
+
+from objectives.measurement import Estimate
+from tests.tuner import stories
+from tuner.front import Front
+from tuner.plot import front_figure, front_html
+from tuner.records import StoredTrial
+
+
+def _front(*objectives: str) -> Front:
+    study = dataclasses.replace(stories.study_file(), objectives=objectives)
+    return Front.of(study, _trials())
+
+
+def _trials() -> list[StoredTrial]:
+    # goodput up, TPOT down: 1 and 2 are the front; 0 (the control) and 3 are dominated by 1.
+    return [
+        stories.stored(stories.measured(1.0, 0.05), 0),
+        stories.stored(stories.measured(2.0, 0.03), 1),
+        stories.stored(stories.measured(3.0, 0.04), 2),
+        stories.stored(stories.measured(1.5, 0.06), 3),
+        stories.stored(stories.failed(), 4),
+    ]
+
+
+def test_two_objectives_are_drawn_as_a_plane_in_peoples_units() -> None:
+    figure = front_figure(_front("goodput", "tpot_p95"))
+    traces = {trace.name: trace for trace in figure.data}
+    assert (list(traces["front"].x), list(traces["front"].y)) == ([2.0, 3.0], [30.0, 40.0])
+    assert (list(traces["dominated"].x), list(traces["control"].x)) == ([1.5], [1.0])
+    # From the best goodput: right angle over (2 req/s, 40 ms), then the other point.
+    assert list(zip(traces["border"].x, traces["border"].y, strict=True)) == [
+        (3.0, 40.0),
+        (2.0, 40.0),
+        (2.0, 30.0),
+    ]
+    assert "ms, less is better" in figure.layout.yaxis.title.text
+
+
+def test_error_bars_reach_to_the_interval_and_no_further() -> None:
+    figure = front_figure(_front("goodput", "tpot_p95"))
+    front = next(trace for trace in figure.data if trace.name == "front")
+    assert list(front.error_x.array) == [0.5, 0.5]
+    assert list(front.error_y.array) == [0.0, 0.0]  # no upper end is known
+
+
+def test_one_objective_is_drawn_over_the_trials() -> None:
+    figure = front_figure(_front("goodput"))
+    front = next(trace for trace in figure.data if trace.name == "front")
+    assert (list(front.x), list(front.y)) == ([2], [3.0])
+
+
+def test_three_objectives_are_drawn_as_a_matrix() -> None:
+    more = {"ttft_p95_s": Estimate(value=0.2)}
+    study = dataclasses.replace(stories.study_file(), objectives=("goodput", "tpot_p95", "ttft_p95"))
+    trials = [stories.stored(stories.measured(1.0 + n, 0.05, more), n) for n in range(3)]
+    figure = front_figure(Front.of(study, trials))
+    assert {trace.type for trace in figure.data} == {"splom"}
+    assert len(figure.data[0].dimensions) == 3
+
+
+def test_a_study_with_nothing_measured_has_an_empty_figure() -> None:
+    front = Front.of(stories.study_file(), [stories.stored(stories.failed(), 0)])
+    assert all(not trace.x for trace in front_figure(front).data)
+
+
+def test_the_page_needs_no_network_and_says_that_it_is_simulated() -> None:
+    page = front_html(_front("goodput", "tpot_p95"))
+    assert not re.search(r"<(script|link)[^>]+(src|href)=", page)
+    assert "SIMULATED" in page
+
+
+def test_names_cannot_break_out_of_the_page() -> None:
+    study = dataclasses.replace(stories.study_file(), name="<img src=x>")
+    assert "<img src=x>" not in front_figure(Front.of(study, _trials())).layout.title.text

@@ -1,0 +1,124 @@
+"""A study's front as it stands: which trials are on it, the control beside it, and the rest by state.
+
+Judging is `objectives.front`'s; this applies it to what lies on disk.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from objectives.front import non_dominated
+from objectives.goal import Goal, MissingObjective
+from objectives.measurement import Estimate
+from objectives.metrics import METRICS, published
+from search_spaces.values import Json
+from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """All finished trials of a study, and the numbers of those that no other dominates."""
+
+    study: StudyFile
+    goal: Goal
+    trials: tuple[StoredTrial, ...]
+    """Finished ones, by number."""
+    numbers: tuple[int, ...]
+    """Of the trials on the front, ascending. The control is among them where nothing dominates it."""
+
+    @classmethod
+    def of(cls, study: StudyFile, trials: Iterable[StoredTrial]) -> Self:
+        """The front of these trials under the study's own objectives. Raises GoalError for unknown ones."""
+        ordered = tuple(sorted(trials, key=lambda trial: trial.number))
+        goal = Goal.of(study.objectives)
+        mask = non_dominated([_losses(goal, trial) for trial in ordered])
+        numbers = tuple(trial.number for trial, on in zip(ordered, mask, strict=True) if on)
+        return cls(study=study, goal=goal, trials=ordered, numbers=numbers)
+
+    @classmethod
+    def read(cls, study_folder: Path) -> Self:
+        """Raises RecordError where the folder holds no study, or a damaged one."""
+        return cls.of(read_study(study_folder), read_trials(study_folder))
+
+    @property
+    def members(self) -> tuple[StoredTrial, ...]:
+        return tuple(trial for trial in self.trials if trial.number in self.numbers)
+
+    @property
+    def controls(self) -> tuple[StoredTrial, ...]:
+        return tuple(trial for trial in self.trials if trial.is_control)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Trials by state, every state named."""
+        found = Counter(trial.state for trial in self.trials)
+        return {state.value: found[state] for state in State}
+
+    @property
+    def failures(self) -> dict[str, tuple[StoredTrial, ...]]:
+        """Failed trials by cause, the commonest cause first."""
+        causes = Counter(trial.cause.value for trial in self.trials if trial.cause is not None)
+        return {
+            cause: tuple(trial for trial in self.trials if trial.cause is not None and trial.cause == cause)
+            for cause, _ in causes.most_common()
+        }
+
+    def objective_values(self, trial: StoredTrial) -> dict[str, Estimate]:
+        """The trial's objectives in people's units, by the objective's name; those measured only."""
+        if trial.measurement is None:
+            return {}
+        return {
+            objective.name: METRICS[objective.metric].show(trial.measurement.metrics[objective.metric])
+            for objective in self.goal.objectives
+            if objective.metric in trial.measurement.metrics
+        }
+
+    def to_json(self) -> dict[str, Json]:
+        """What `tuner front --json` prints and MLflow keeps as front.json."""
+        return {
+            "study": self.study.name,
+            "space": self.study.space_name,
+            "engine": self.study.engine,
+            "objectives": [
+                {"name": objective.name, "direction": objective.direction, "unit": _unit(objective.metric)}
+                for objective in self.goal.objectives
+            ],
+            "control": [self._trial_json(trial) for trial in self.controls],
+            "front": [self._trial_json(trial) for trial in self.members],
+            "counts": dict(self.counts),
+        }
+
+    def _trial_json(self, trial: StoredTrial) -> dict[str, Json]:
+        metrics = {} if trial.measurement is None else published(trial.measurement)
+        return {
+            "number": trial.number,
+            "state": trial.state.value,
+            "config": None if trial.config is None else dict(trial.config),
+            "objectives": _estimates_json(self.objective_values(trial)),
+            "metrics": _estimates_json(metrics),
+            "cause": None if trial.cause is None else trial.cause.value,
+            "reason": trial.reason,
+            "is_control": trial.is_control,
+            "on_front": trial.number in self.numbers,
+            "simulated": trial.ran.engine == "simulated",
+        }
+
+
+def _losses(goal: Goal, trial: StoredTrial) -> tuple[float, ...] | None:
+    """None where the trial has no score: failed, or an objective missing."""
+    if trial.measurement is None or trial.state is not State.MEASURED:
+        return None
+    try:
+        return goal.losses(trial.measurement)
+    except MissingObjective:
+        return None
+
+
+def _unit(metric: str) -> str:
+    return METRICS[metric].shown_unit
+
+
+def _estimates_json(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
+    return {name: asdict(estimate) for name, estimate in estimates.items()}

@@ -1,0 +1,242 @@
+"""From what a replay left behind, Records and Samples, to its Measurement. docs/measurement.md says why."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectives.bootstrap import Array
+from objectives.counters import growth, ratio, restarted
+from objectives.latency import Gaps, latencies, token_gaps
+from objectives.measurement import Estimate, Measurement, Record, Sample
+from objectives.metrics import LATENCIES, PERCENTILES, STRICT_PERCENTILES, latency_metric
+from objectives.occupancy import occupancy
+from objectives.slo import Slo
+from objectives.speculation import Speculation, delivered_per_step, speculation
+from objectives.statistics import (
+    clustered_quantile_estimates,
+    quantile,
+    quantile_estimates,
+    ratio_estimate,
+    requests_needed,
+    share_estimate,
+)
+
+
+def summarise(
+    records: Sequence[Record],
+    samples: Sequence[Sample],
+    *,
+    slo: Slo,
+    max_num_seqs: int | None,
+    seed: int = 0,
+    speculates: bool | None = None,
+) -> Measurement:
+    """Measure one replay.
+
+    Rates are per second of the span from the first due time to the last token of any request (or the last
+    due time, where that is later), so the time to work off a backlog counts. A failed request is a miss
+    of the SLO and infinitely late in every latency. Metrics that would be infinite are left out, and a
+    warning says so. Where no request was answered, no goodput and no attainment are given either: nothing
+    was measured, and 0 would pass for a measurement.
+
+    Args:
+        records: one a request, in any order; failed ones included.
+        samples: the engine's counters in time order, from before the first request to after the last.
+        slo: what a good request is.
+        max_num_seqs: batch slots of the config, for occupancy; None where unknown.
+        seed: of the bootstrap.
+        speculates: whether the engine speculates; None where that is not known.
+
+    Raises ValueError without records.
+    """
+    if not records:
+        raise ValueError("a replay without requests measures nothing")
+    ordered = sorted(records, key=lambda record: (record.due_s, record.request))
+    span = _span(ordered)
+    counted = speculation(samples)
+    timed = _timed(ordered, seed)
+    metrics = {
+        **_rates(ordered, slo, span, seed),
+        **{name: estimate for name, estimate in timed.items() if np.isfinite(estimate.value)},
+        **_of_engine(ordered, samples, counted, span, max_num_seqs, speculates),
+    }
+    return Measurement(
+        metrics=metrics,
+        requests=len(ordered),
+        failed_requests=sum(not record.ok for record in ordered),
+        duration_s=span.length_s,
+        accepted_per_position=counted.accepted_per_position,
+        warnings=tuple(_warnings(ordered, samples, timed)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    start_s: float
+    end_s: float
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+def _span(ordered: Sequence[Record]) -> _Span:
+    last_token = max((record.chunk_s[-1] for record in ordered if record.chunk_s), default=ordered[-1].due_s)
+    return _Span(start_s=ordered[0].due_s, end_s=max(last_token, ordered[-1].due_s))
+
+
+def _rates(ordered: Sequence[Record], slo: Slo, span: _Span, seed: int) -> dict[str, Estimate]:
+    """Shares of requests, and rates over the span; goodput is a share times the work of the whole span."""
+    n = len(ordered)
+    good = np.array([slo.met_by(record) for record in ordered])
+    ok = np.array([record.ok for record in ordered])
+    metrics = {"failed_share": share_estimate(~ok, seed=seed)}
+    between = ordered[-1].due_s - span.start_s
+    if between > 0:
+        metrics["offered_rps"] = Estimate(value=(n - 1) / between)
+    if not ok.any():
+        return metrics
+
+    attainment = share_estimate(good, seed=seed)
+    metrics["slo_attainment"] = attainment
+    tokens = np.array([_tokens(record) for record in ordered], dtype=np.float64)
+    metrics["throughput_rps"] = Estimate(value=int(ok.sum()) / span.length_s)
+    metrics["throughput_tokens_per_s"] = Estimate(value=float(tokens[ok].sum()) / span.length_s)
+    metrics["goodput_rps"] = _times(attainment, n / span.length_s)
+    if tokens.sum() > 0:
+        share = share_estimate(good, tokens, seed=seed)
+        metrics["goodput_tokens_per_s"] = _times(share, float(tokens.sum()) / span.length_s)
+    return metrics
+
+
+def _tokens(record: Record) -> int:
+    """Output tokens received; of a failed request, those it should have had."""
+    return record.tokens_out if record.ok else max(record.tokens_asked, record.tokens_out)
+
+
+def _timed(ordered: Sequence[Record], seed: int) -> dict[str, Estimate]:
+    """Every latency's mean and percentiles, infinite ones included."""
+    metrics: dict[str, Estimate] = {}
+    for latency, values in latencies(ordered).items():
+        if len(values):
+            metrics |= _points(latency, len(values), quantile_estimates(values, _QS, seed=seed))
+            metrics[latency_metric(latency, None)] = _mean(values, np.ones(len(values)), seed)
+    gaps = token_gaps(ordered)
+    if len(gaps.gap_s):
+        estimates = clustered_quantile_estimates(gaps.gap_s, gaps.count, gaps.owner, _QS, seed=seed)
+        metrics |= _points("itl", len(np.unique(gaps.owner)), estimates)
+        metrics[latency_metric("itl", None)] = _mean(*_per_request(gaps, len(ordered)), seed)
+    late = np.array([record.lateness_s for record in ordered if record.sent_s is not None])
+    if len(late):
+        metrics["lateness_p99_s"] = Estimate(value=quantile(late, 0.99))
+    return metrics
+
+
+_QS = tuple(point / 100 for point in PERCENTILES)
+
+
+def _points(latency: str, n: int, estimates: Sequence[Estimate]) -> dict[str, Estimate]:
+    """Percentiles by name, without those that `n` requests say too little about."""
+    return {
+        latency_metric(latency, point): estimate
+        for point, estimate in zip(PERCENTILES, estimates, strict=True)
+        if point not in STRICT_PERCENTILES or n >= requests_needed(point / 100)
+    }
+
+
+def _mean(sums: Array, counts: Array, seed: int) -> Estimate:
+    if np.isinf(sums).any():
+        return Estimate(value=float("inf"))
+    return ratio_estimate(sums, counts, seed=seed)
+
+
+def _per_request(gaps: Gaps, n: int) -> tuple[Array, Array]:
+    """Summed gap time and number of gaps of each request that has gaps."""
+    counts: Array = np.bincount(gaps.owner, gaps.count, n).astype(np.float64)
+    sums: Array = np.bincount(gaps.owner, gaps.gap_s * gaps.count, n).astype(np.float64)
+    return sums[counts > 0], counts[counts > 0]
+
+
+def _of_engine(
+    ordered: Sequence[Record],
+    samples: Sequence[Sample],
+    counted: Speculation,
+    span: _Span,
+    max_num_seqs: int | None,
+    speculates: bool | None,
+) -> dict[str, Estimate]:
+    """What counters and gauges say; a metric of which anything is unknown is absent."""
+    full = occupancy(samples, start_s=span.start_s, end_s=span.end_s, max_num_seqs=max_num_seqs)
+    hits = growth(samples, lambda sample: sample.prefix_hits_total)
+    queries = growth(samples, lambda sample: sample.prefix_queries_total)
+    queued = growth(samples, lambda sample: sample.queue_time_s_total)
+    flops = growth(samples, lambda sample: sample.flops_total)
+    moved = growth(samples, _bytes_moved)
+    cached = [record for record in ordered if record.ok and record.cached_tokens is not None]
+    tokens = sum(record.tokens_out for record in ordered)
+    values: Mapping[str, float | None] = {
+        "accepted_tokens_per_target_step": delivered_per_step(ordered, counted, speculates=speculates),
+        "accepted_tokens_per_target_step_counted": counted.tokens_per_step,
+        "draft_acceptance": counted.acceptance,
+        "batch_mean": full.batch_mean,
+        "batch_occupancy": full.batch_share,
+        "waiting_mean": full.waiting_mean,
+        "kv_occupancy": full.kv_mean,
+        "kv_occupancy_max": full.kv_max,
+        "prefix_hit_rate": ratio(hits, queries),
+        "cached_token_share": ratio(
+            sum(record.cached_tokens or 0 for record in cached), sum(record.tokens_in for record in cached)
+        ),
+        "preemptions": full.preemptions,
+        "target_steps": full.target_steps,
+        "tokens_per_target_step": full.tokens_per_step,
+        "queue_time_mean_s": ratio(queued, sum(record.ok for record in ordered)),
+        "flops_per_token": ratio(flops, tokens),
+        "bytes_per_token": ratio(moved, tokens),
+    }
+    return {name: Estimate(value=value) for name, value in values.items() if value is not None}
+
+
+def _bytes_moved(sample: Sample) -> float | None:
+    read, written = sample.read_bytes_total, sample.write_bytes_total
+    return None if read is None or written is None else read + written
+
+
+def _times(estimate: Estimate, factor: float) -> Estimate:
+    return Estimate(
+        value=estimate.value * factor,
+        low=None if estimate.low is None else estimate.low * factor,
+        high=None if estimate.high is None else estimate.high * factor,
+    )
+
+
+def _warnings(
+    ordered: Sequence[Record], samples: Sequence[Sample], timed: Mapping[str, Estimate]
+) -> Iterator[str]:
+    n = len(ordered)
+    failed = [record for record in ordered if not record.ok]
+    if failed:
+        reasons = Counter(record.error or "no token came" for record in failed)
+        reason, times = reasons.most_common(1)[0]
+        yield f"{len(failed)} of {n} requests failed ({times}: {reason})"
+    infinite = [name for name, estimate in timed.items() if not np.isfinite(estimate.value)]
+    if infinite:
+        yield f"left out, as failed requests make them infinite: {', '.join(infinite)}"
+    unbounded = [
+        point
+        for point in PERCENTILES
+        if n < requests_needed(point / 100)
+        and any(latency_metric(latency, point) in timed for latency in LATENCIES)
+    ]
+    for point in unbounded:
+        yield (
+            f"{n} requests cannot bound p{point} from above ({requests_needed(point / 100)} would): "
+            f"it has a value but no upper end"
+        )
+    short = sum(record.ok and record.tokens_out < record.tokens_asked for record in ordered)
+    if short:
+        yield f"{short} of {n} requests were answered with fewer tokens than asked for"
+    if restarted(samples):
+        yield "the engine's counters went down during the replay: it restarted, and what they say is left out"

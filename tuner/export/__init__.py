@@ -1,0 +1,1 @@
+"""A measured config as files that start in production."""

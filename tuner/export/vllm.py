@@ -1,0 +1,80 @@
+"""A trial as files for `vllm serve --config`."""
+
+import shlex
+from collections.abc import Mapping
+
+import yaml
+
+from cluster.node.secrecy import HIDDEN
+from search_spaces.values import Json
+from tuner.export.folder import PROVENANCE, launch_arguments, promises, provenance
+from tuner.records import StoredTrial, StudyFile
+
+CONFIG = "config.yaml"
+ENVIRONMENT = "vllm.env"
+
+
+def vllm_files(study: StudyFile, trial: StoredTrial) -> dict[str, str]:
+    """File name → text."""
+    return {
+        CONFIG: config_yaml(trial.model, launch_arguments(trial)),
+        ENVIRONMENT: environment_file(trial.environment),
+        "README.md": _readme(study, trial),
+        PROVENANCE: provenance(study, trial),
+    }
+
+
+def config_yaml(model: str, arguments: Mapping[str, Json]) -> str:
+    """The YAML that `vllm serve --config` takes.
+
+    A switch that is off is written as `no-…: true`: vLLM versions whose reader drops a `false` would
+    otherwise start with the default, which may be on.
+    """
+    lines: dict[str, Json] = {"model": model}
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if value is None:
+            continue
+        if value is False:
+            lines[f"no-{flag}"] = True
+        else:
+            lines[flag] = value
+    text: str = yaml.safe_dump(lines, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def environment_file(environment: Mapping[str, str]) -> str:
+    """`NAME=value` lines that a POSIX shell can source; secrets are named, never written."""
+    lines = []
+    for name, value in sorted(environment.items()):
+        if value == HIDDEN:
+            lines.append(f"# {name} was set when this was measured; set it yourself, it is a secret")
+        else:
+            lines.append(f"{name}={shlex.quote(value)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _readme(study: StudyFile, trial: StoredTrial) -> str:
+    simulated = trial.ran.engine == "simulated"
+    mark = "\n**Simulated: these numbers were never measured on an engine.**\n" if simulated else ""
+    kept = (
+        ", ".join(f"{name} = {value}" for name, value in (trial.config or {}).items())
+        or "the engine's defaults"
+    )
+    return f"""# {trial.model}, as trial {trial.number} of study {study.name}
+{mark}
+Start it in this folder with
+
+    set -a; . ./{ENVIRONMENT}; set +a
+    vllm serve --config {CONFIG}
+
+Config: {kept}.
+
+Measured with {trial.ran.engine} {trial.ran.version or ""} on {trial.ran.hardware or "unknown hardware"}, \
+traffic {study.trace_digest[:12]}:
+
+{promises(study, trial)}
+
+These numbers are the search's own: the best of several noisy measurements is a little lucky.
+`{PROVENANCE}` has everything that was in effect.
+"""

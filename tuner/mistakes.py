@@ -1,0 +1,5 @@
+"""What a user did or asked for that can't be done. Front ends print it in one line, never with a traceback."""
+
+
+class Mistake(Exception):
+    """The message says what is wrong, where, and what to do."""

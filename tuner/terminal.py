@@ -1,0 +1,177 @@
+"""What a person sees in a terminal: a line an event, a table of the front, what comes next. Only words here."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.order import Failed, Measured
+from objectives.goal import Goal
+from objectives.measurement import Estimate
+from objectives.metrics import METRICS, published
+from search_spaces.values import Scalar
+from tuner.front import FrontView
+from tuner.records import StoredTrial
+from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started
+
+_BESIDE = ("slo_attainment", "ttft_p95_ms", "accepted_tokens_per_target_step", "batch_occupancy", "prefix_hit_rate")
+"""Columns shown beside the objectives: what explains them, kept few enough for a terminal."""
+
+_HEADINGS = {
+    "goodput_rps": "goodput req/s",
+    "goodput_tokens_per_s": "goodput tok/s",
+    "slo_attainment": "SLO met",
+    "accepted_tokens_per_target_step": "tok/step",
+    "batch_occupancy": "slots",
+    "prefix_hit_rate": "prefix hits",
+}
+_SHARES = ("slo_attainment", "batch_occupancy", "prefix_hit_rate")
+
+
+@dataclass
+class Progress:
+    """Turns a search's events into plain lines, with the clock and the time left."""
+
+    say: Callable[[str], None]
+    started: float = field(default_factory=time.perf_counter)
+
+    def show(self, event: Event | str) -> None:
+        """Say one line; a string is said as it is."""
+        line = event if isinstance(event, str) else _event_line(event)
+        if line:
+            self.say(f"[{_clock(time.perf_counter() - self.started)}] {line}")
+
+
+def _event_line(event: Event) -> str | None:
+    match event:
+        case Started():
+            what = "control, the engine's defaults" if event.is_control else config_words(event.config)
+            return f"trial {event.number} started: {what}"
+        case Finished():
+            return f"trial {event.number} {_outcome_words(event)}{_left(event)}"
+        case Retried():
+            return f"trial {event.number} is run again: {event.reason}"
+        case FrontMoved():
+            return f"front is now trial {', '.join(map(str, event.numbers))}"
+        case Done():
+            return None
+
+
+def _outcome_words(event: Finished) -> str:
+    match event.outcome:
+        case Measured(measurement=measured):
+            shown = published(measured)
+            words = [f"{name} {_number(name, shown[name])}" for name in event.objectives if name in shown]
+            text = "measured: " + ", ".join(words)
+            if event.unscored:
+                text = f"has no score: {event.unscored}"
+            return text + (" (on the front)" if event.on_front else "")
+        case Failed(cause=cause, reason=reason):
+            return f"failed, {cause}: {reason}"
+
+
+def _left(event: Finished) -> str:
+    left = "" if event.eta_s is None or event.done >= event.total else f", about {_about(event.eta_s)} left"
+    return f" [{event.done} of {event.total} done{left}]"
+
+
+def config_words(config: Mapping[str, Scalar] | None) -> str:
+    """`quantisation=int8 speculation=ngram speculation.depth=4`."""
+    if not config:
+        return "the engine's defaults"
+    return " ".join(f"{path}={_value(value)}" for path, value in config.items())
+
+
+def _value(value: Scalar) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
+    """The front as a table, the control beside it, then what failed and who can't be told apart."""
+    metrics = [METRICS[item.metric].shown for item in Goal.of(seen.study.objectives).objectives]
+    columns = [*metrics, *(name for name in _BESIDE if name not in metrics)]
+    table = Table(title=f"Front of {seen.study.name}{_simulated(seen)}", title_justify="left")
+    table.add_column("trial", justify="right")
+    for name in columns:
+        table.add_column(_HEADINGS.get(name, name.replace("_", " ")), justify="right")
+    table.add_column("config", overflow="fold")
+    rows = [*seen.front, *(trial for trial in seen.control if trial not in seen.front)]
+    for trial in rows:
+        table.add_row(*_row(trial, columns))
+    if not seen.front:
+        table.caption = "no trial was measured"
+    console = Console(file=StringIO(), width=width or max(Console().width, 100), force_terminal=False)
+    console.print(table)
+    out = console.file.getvalue().rstrip().splitlines()  # type: ignore[attr-defined]
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(seen.counts.items()))
+    out.append(f"{len(seen.trials)} trials: {counts}")
+    out += [f"  {count} failed, {cause}" for cause, count in sorted(seen.failures.items())]
+    if seen.alike:
+        pairs = ", ".join(f"{a} and {b}" for a, b in seen.alike)
+        out.append(f"their intervals do not tell apart trials {pairs}")
+    out += sorted({f"note: {text}" for trial in seen.front for text in _warnings(trial)})
+    return out
+
+
+def _simulated(seen: FrontView) -> str:
+    return " (SIMULATED, not measured)" if seen.study.engine == "simulated" else ""
+
+
+def _warnings(trial: StoredTrial) -> tuple[str, ...]:
+    return () if trial.measurement is None else trial.measurement.warnings
+
+
+def _row(trial: StoredTrial, columns: list[str]) -> list[str]:
+    shown = {} if trial.measurement is None else published(trial.measurement)
+    cells = [_cell(name, shown.get(name)) for name in columns]
+    words = config_words(trial.config)
+    name = f"{trial.number}" + (" control" if trial.is_control else "")
+    return [name, *cells, f"{words} ({trial.cause})" if trial.cause else words]
+
+
+def _cell(name: str, estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "?"
+    text = _number(name, estimate)
+    if estimate.low is None and estimate.high is None:
+        return text
+    low, high = ("?" if end is None else _plain(name, end) for end in (estimate.low, estimate.high))
+    return f"{text}\n{low}–{high}"
+
+
+def _number(name: str, estimate: Estimate) -> str:
+    return _plain(name, estimate.value)
+
+
+def _plain(name: str, value: float) -> str:
+    if name in _SHARES:
+        return f"{value:.0%}"
+    if not math.isfinite(value):
+        return "∞"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def next_steps(seen: FrontView, *, runs: Path, tracking: str) -> list[str]:
+    """Where the study is, and the commands that come next."""
+    flag = "" if runs == Path("runs") else f" --runs {runs}"
+    lines = [f"MLflow has it at {tracking}; open it with: tuner ui{flag}"]
+    best = next((trial for trial in seen.front if not trial.is_control), None) or next(iter(seen.front), None)
+    if best is not None and seen.study.engine == "vllm":
+        lines.append(
+            f"next: tuner export {seen.study.name} --trial {best.number} --to vllm --out deploy/{flag}"
+        )
+    return lines
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes:02d}:{rest:02d}"
+
+
+def _about(seconds: float) -> str:
+    return f"{math.ceil(seconds / 60)} min" if seconds >= 90 else f"{math.ceil(seconds / 10) * 10} s"

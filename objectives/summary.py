@@ -32,6 +32,7 @@ def summarise(
     max_num_seqs: int | None,
     seed: int = 0,
     speculates: bool | None = None,
+    caveats: Sequence[str] = (),
 ) -> Measurement:
     """Measure one replay.
 
@@ -48,6 +49,7 @@ def summarise(
         max_num_seqs: batch slots of the config, for occupancy; None where unknown.
         seed: of the bootstrap.
         speculates: whether the engine speculates; None where that is not known.
+        caveats: what is already known to matter to a reader; first among the warnings.
 
     Raises ValueError without records.
     """
@@ -68,7 +70,7 @@ def summarise(
         failed_requests=sum(not record.ok for record in ordered),
         duration_s=span.length_s,
         accepted_per_position=counted.accepted_per_position,
-        warnings=tuple(_warnings(ordered, samples, timed)),
+        warnings=(*caveats, *_warnings(ordered, samples, timed)),
     )
 
 

@@ -57,7 +57,7 @@ def test_an_interval_that_reaches_into_failures_has_no_upper_end() -> None:
 
 def test_order_statistics_hold_an_interval_wide_where_the_bootstrap_is_too_narrow() -> None:
     # For n = 100 and p95 the 95 % ranks are 90 and 99 (Bin(100, 0.95): P(< 90) ≤ 2.5 %, P(≥ 99) > 2.5 %).
-    values = np.arange(1.0, 101)
+    values = np.linspace(1, 100, 100)
     (p95,) = quantile_estimates(np.random.default_rng(0).permutation(values), (0.95,))
     assert p95.low is not None
     assert p95.high is not None
@@ -164,7 +164,7 @@ def test_misses_in_one_burst_make_a_share_less_sure_than_misses_spread_out() -> 
 
 
 def test_a_mean_of_few_requests_has_no_interval() -> None:
-    estimate = ratio_estimate(np.arange(9.0), np.ones(9))
+    estimate = ratio_estimate(np.linspace(0, 8, 9), np.ones(9))
     assert (estimate.value, estimate.low, estimate.high) == (4, None, None)
     with pytest.raises(ValueError, match="a ratio over nothing"):
         ratio_estimate(np.zeros(3), np.zeros(3))

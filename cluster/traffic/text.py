@@ -4,12 +4,12 @@ Speculation lives off what text is like, so random tokens would starve it and a 
 flatter it. The text here is Python's own documentation of its topics, which ships with every
 interpreter. It differs between Python versions, so its digest is part of a workload's identity.
 
-A block's tokens depend on the seed and on the block's id alone: equal ids give equal tokens wherever
-they stand, in any slice of a trace. Different ids must not begin alike, or the engine's prefix cache
-would find sharing that the trace does not have. So every passage opens with a code of its id, in words
-of the corpus: the codes are prefix-free, hence two different ids differ within the code of either. It is
-one token for the first some thousand ids of a trace and at most three for the first several million, so
-what two passages share by accident is far below any engine's cache block.
+A block's tokens depend on the seed, the trace's block size and the block's id alone: equal ids give
+equal tokens wherever they stand, in any slice of a trace. Different ids must not begin alike, or the
+engine's prefix cache would find sharing that the trace does not have. So every passage opens with a code
+of its id, in words of the corpus: the codes are prefix-free, hence two different ids differ within the
+code of either. It is one token for the first some thousand ids of a trace and at most three for the
+first several million, so what two passages share by accident is far below any engine's cache block.
 """
 
 import enum
@@ -24,6 +24,10 @@ Encode = Callable[[str], Sequence[int]]
 
 _CODED = 2**66
 """Codes exist for numbers below this: 63-bit ids, in each of three realms."""
+
+_RUN = 64
+"""Blocks with neighbouring ids that are cut from one stretch of the corpus. Recorders and `make` number
+the new blocks of a prompt one after the other, so a prompt's own part is one text, not a quilt."""
 
 _FEWEST_WORDS = 64
 """A tokenizer that makes fewer different tokens of the whole corpus is not one of language."""
@@ -50,14 +54,20 @@ class Corpus:
     long_codes: int
     """How many of `words`, the last ones, announce a code of more than one token."""
 
-    def passage(self, realm: Realm, key: int, *, seed: int, length: int) -> tuple[int, ...]:
+    def passage(self, realm: Realm, key: int, *, seed: int, length: int, block: int = 0) -> tuple[int, ...]:
         """`length` tokens of running text that no other realm's or key's passage begins like.
 
-        A shorter passage of the same realm, key and seed is a prefix of a longer one.
+        A shorter passage of the same realm, key, seed and block is a prefix of a longer one.
+
+        Args:
+            block: stride in tokens at which the passages of neighbouring keys follow each other in the
+                corpus, so that prompts cut into small blocks still read on; 0: each from anywhere.
         """
         code = self._code(key * len(Realm) + realm)
-        digest = hashlib.blake2b(f"{seed}/{realm.value}/{key}".encode(), digest_size=8).digest()
-        start = int.from_bytes(digest) % len(self.tokens)
+        run, place = divmod(key, _RUN if block else 1)
+        digest = hashlib.blake2b(f"{seed}/{realm.value}/{run}".encode(), digest_size=8).digest()
+        # The code stands in place of the words it covers.
+        start = (int.from_bytes(digest) + place * block + len(code)) % len(self.tokens)
         wanted = max(length - len(code), 0)
         text = self.tokens[start : start + wanted]
         while len(text) < wanted:  # past the corpus's end it goes on from the beginning
@@ -99,9 +109,9 @@ def corpus(encode: Encode) -> Corpus:
     return Corpus(tokens, words, long_codes)
 
 
-def block_tokens(of: Corpus, seed: int, hash_id: int, length: int) -> tuple[int, ...]:
-    """The first `length` tokens of a trace's block."""
-    return of.passage(Realm.BLOCK, hash_id, seed=seed, length=length)
+def block_tokens(of: Corpus, seed: int, hash_id: int, length: int, *, block: int) -> tuple[int, ...]:
+    """The first `length` tokens of a trace's block; `block` is the trace's block size."""
+    return of.passage(Realm.BLOCK, hash_id, seed=seed, length=length, block=block)
 
 
 @lru_cache(maxsize=1)

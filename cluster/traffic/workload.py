@@ -147,5 +147,5 @@ def _tokens(made_of: Corpus, request: Request, index: int, block: int, seed: int
         return made_of.passage(Realm.PRIVATE, index, seed=seed, length=length)
     tokens: list[int] = []
     for hash_id in request.hash_ids:
-        tokens += block_tokens(made_of, seed, hash_id, min(block, length - len(tokens)))
+        tokens += block_tokens(made_of, seed, hash_id, min(block, length - len(tokens)), block=block)
     return tuple(tokens)

@@ -9,24 +9,35 @@ from tests.cluster.traffic.encoding import letters, words
 def test_a_block_is_exactly_as_long_as_asked_even_beyond_the_corpus() -> None:
     made_of = corpus(words)
     for length in (1, 2, 16, 512, 3 * len(made_of.tokens)):
-        assert len(block_tokens(made_of, 0, 7, length)) == length
+        assert len(block_tokens(made_of, 0, 7, length, block=512)) == length
 
 
 def test_a_short_block_is_the_beginning_of_the_long_one() -> None:
     made_of = corpus(words)
-    assert block_tokens(made_of, 3, 99, 512)[:100] == block_tokens(made_of, 3, 99, 100)
+    assert block_tokens(made_of, 3, 99, 512, block=512)[:100] == block_tokens(made_of, 3, 99, 100, block=512)
 
 
 def test_a_block_is_running_text_after_its_first_word() -> None:
     made_of = corpus(words)
-    block = block_tokens(made_of, 0, 5, 64)
+    block = block_tokens(made_of, 0, 5, 64, block=512)
     places = [i for i in range(len(made_of.tokens)) if made_of.tokens[i : i + 63] == block[1:]]
     assert places
 
 
+def test_blocks_with_neighbouring_ids_read_on() -> None:
+    made_of = corpus(words)
+    # Ids of one run; a block's first word is its code, so only what follows it is text of the corpus.
+    blocks = [block_tokens(made_of, 0, hash_id, 16, block=16) for hash_id in (64, 65, 66)]
+    body = made_of.tokens * 2
+    places = [i for i in range(len(made_of.tokens)) if body[i + 1 : i + 16] == blocks[0][1:]]
+    assert any(
+        body[i + 17 : i + 32] == blocks[1][1:] and body[i + 33 : i + 48] == blocks[2][1:] for i in places
+    )
+
+
 def test_seeds_change_the_text() -> None:
     made_of = corpus(words)
-    assert block_tokens(made_of, 0, 5, 64) != block_tokens(made_of, 1, 5, 64)
+    assert block_tokens(made_of, 0, 5, 64, block=512) != block_tokens(made_of, 1, 5, 64, block=512)
 
 
 @pytest.mark.parametrize("encode", [words, letters])
@@ -44,7 +55,7 @@ def test_no_two_passages_of_any_realm_begin_alike(encode: Encode) -> None:
 
 def test_the_first_thousand_blocks_differ_in_their_first_token() -> None:
     made_of = corpus(words)
-    assert len({block_tokens(made_of, 0, hash_id, 1) for hash_id in range(1000)}) == 1000
+    assert len({block_tokens(made_of, 0, hash_id, 1, block=512) for hash_id in range(1000)}) == 1000
 
 
 def test_a_tokenizer_of_few_tokens_is_refused() -> None:

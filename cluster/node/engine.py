@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cluster.order import Cause, Limits, Order
+from cluster.order import Cause, Limits, Order, Ran
 from cluster.traffic.workload import Workload
 from objectives.measurement import Record, Sample
 from search_spaces.values import Json
+
+LOG_NAME = "engine.log"
+"""In the trial's folder: what the engine wrote."""
 
 
 class EngineFailure(Exception):
@@ -22,6 +25,7 @@ class EngineFailure(Exception):
         cause: which of the closed set.
         reason: one line that a person can act on.
         records, samples: what had been seen of the replay by then.
+        ran: what was known of an engine that never gave an endpoint; None where an endpoint can tell.
     """
 
     def __init__(
@@ -31,12 +35,14 @@ class EngineFailure(Exception):
         *,
         records: tuple[Record, ...] = (),
         samples: tuple[Sample, ...] = (),
+        ran: Ran | None = None,
     ) -> None:
         super().__init__(f"{cause}: {reason}")
         self.cause = cause
         self.reason = reason
         self.records = records
         self.samples = samples
+        self.ran = ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +93,7 @@ class Engine(Protocol):
     def serve(self, order: Order, folder: Path) -> AbstractContextManager[Endpoint]:
         """Start, wait until ready, check that what was asked is in effect; stop on leaving.
 
-        Writes `engine.log` into `folder`. Raises EngineFailure on entering; leaves nothing running
+        Writes `LOG_NAME` into `folder`. Raises EngineFailure on entering; leaves nothing running
         and no memory taken either way.
         """
         ...

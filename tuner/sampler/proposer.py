@@ -1,0 +1,219 @@
+"""What a sampler draws, made to obey the space: conditions, constraints, no config twice, nothing refused.
+
+The sampler is asked in a study of its own, in memory, that holds what it should learn from: the trials
+measured and under way. There it may be asked again and again until a draw is valid and new, without a
+trace in the study's database.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from search_spaces.parameters import Categorical, Integer, Parameter, Real, active, every
+from search_spaces.points import every_point, raw_count
+from search_spaces.space import ENUMERABLE, Config, Space
+from search_spaces.values import Scalar
+from tuner.refusals import Picks, Refusals
+from tuner.sampler.recipes import POPULATION, Recipe, seed_of
+
+VARIATIONS = 64
+"""Neighbours of the last draw that are tried when the sampler gives nothing new."""
+
+BLIND_DRAWS = 512
+"""Configs drawn by chance after that. A space small enough is then gone through, config by config."""
+
+_GENERATION = "NSGAIISampler:generation"
+"""Where Optuna's NSGA-II looks for a trial's generation."""
+
+
+class SpaceExhausted(Exception):
+    """Every config that could be found has been tried or is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a study when a config is proposed."""
+
+    trials: Sequence[FrozenTrial]
+    """With parameters, measured or under way, by number."""
+    taken: frozenset[Config]
+    """Not to be proposed again."""
+    refusals: Refusals
+
+
+def distribution(parameter: Parameter) -> BaseDistribution:
+    """The parameter as Optuna has it; a step on a logarithmic scale, which it lacks, is left to `snap`."""
+    match parameter:
+        case Categorical():
+            return CategoricalDistribution(parameter.values)
+        case Integer(log=True):
+            return IntDistribution(parameter.low, parameter.high, log=True)
+        case Integer():
+            return IntDistribution(parameter.low, parameter.values[-1], step=parameter.step)
+        case Real(step=None) | Real(log=True):
+            return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
+        case Real():
+            return FloatDistribution(parameter.low, parameter.values[-1], step=parameter.step)
+
+
+def picks(space: Space, config: Config) -> Picks:
+    """The choices that a config makes, where there was a choice."""
+    return frozenset(
+        (parameter.key, value)
+        for parameter, value in active(space.parameters, config.values)
+        if isinstance(parameter, Categorical) and parameter.size > 1
+    )
+
+
+class Proposer:
+    """Proposes configs of one space with one sampler."""
+
+    def __init__(self, space: Space, recipe: Recipe, seed: int) -> None:
+        self._space = space
+        self._recipe = recipe
+        self._seed = seed
+        self._parameters = {parameter.key: parameter for parameter in every(space.parameters)}
+        self._distributions = {key: distribution(parameter) for key, parameter in self._parameters.items()}
+
+    def params(self, config: Config) -> dict[str, Scalar]:
+        """The config as Optuna has it: active parameters by key."""
+        return {p.key: value for p, value in active(self._space.parameters, config.values)}
+
+    def distributions(self, params: Mapping[str, Scalar]) -> dict[str, BaseDistribution]:
+        return {key: self._distributions[key] for key in params}
+
+    def propose(self, directions: Sequence[optuna.study.StudyDirection], number: int, known: Known) -> Config:
+        """A config for the trial of this number: valid, not taken, and not refused while there are others.
+
+        Raises:
+            SpaceExhausted: none was found.
+        """
+        rng = np.random.default_rng(seed_of(self._seed, number, 1))
+        refused_only: Config | None = None
+        for config in self._candidates(directions, number, known, rng):
+            if config in known.taken or self._space.faults(config):
+                continue
+            if not known.refusals.forbid(picks(self._space, config)):
+                return config
+            refused_only = refused_only or config
+        if refused_only is None:
+            raise SpaceExhausted(f"all of the {len(known.taken)} configs found in the space have been tried")
+        return refused_only
+
+    def _candidates(
+        self,
+        directions: Sequence[optuna.study.StudyDirection],
+        number: int,
+        known: Known,
+        rng: np.random.Generator,
+    ) -> Iterator[Config]:
+        """Draws of the sampler, then neighbours of its last draw, then chance, then all there are."""
+        inner = self._recipe.make(self._seed, seed_of(self._seed, number))
+        with silent_optuna():
+            shadow = optuna.create_study(directions=directions, sampler=inner)
+        shadow.add_trials(self._lessons(known.trials))
+        shadow.ask()
+        trial = shadow.get_trials()[-1]
+        draw: dict[str, Scalar] = {}
+        for _ in range(self._recipe.draws):
+            config, draw = self._draw(inner, shadow, trial)
+            yield config
+        for _ in range(VARIATIONS):
+            yield self._varied(draw, rng)
+        for _ in range(BLIND_DRAWS):
+            yield self._space.sample(rng)
+        size = raw_count(self._space.parameters)
+        if size is not None and size <= ENUMERABLE:
+            yield from map(Config, every_point(self._space.parameters))
+
+    def _draw(
+        self, inner: BaseSampler, shadow: optuna.Study, trial: FrozenTrial
+    ) -> tuple[Config, dict[str, Scalar]]:
+        """One draw of the sampler: as a config, and by key with whatever else it drew."""
+        if self._recipe.conditional:
+            asked = inner.infer_relative_search_space(shadow, trial)
+        else:
+            asked = {key: d for key, d in self._distributions.items() if not d.single()}
+        draw: dict[str, Scalar] = dict(inner.sample_relative(shadow, trial, asked))
+
+        def choose(parameter: Parameter) -> Scalar:
+            key = parameter.key
+            if parameter.size == 1:
+                draw[key] = parameter.values[0]
+            elif key not in draw:
+                draw[key] = inner.sample_independent(shadow, trial, key, self._distributions[key])
+            draw[key] = _snapped(parameter, draw[key])
+            return draw[key]
+
+        return self._space.walk(choose), draw
+
+    def _varied(self, draw: Mapping[str, Scalar], rng: np.random.Generator) -> Config:
+        """The draw with some of its parameters drawn anew, about two on average."""
+        share = min(1.0, 2.0 / max(len(draw), 1))
+
+        def choose(parameter: Parameter) -> Scalar:
+            if parameter.key not in draw or rng.random() < share:
+                return parameter.draw(rng)
+            return draw[parameter.key]
+
+        return self._space.walk(choose)
+
+    def _lessons(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        """The trials as the sampler is to see them."""
+        lessons = []
+        measured = 0
+        for trial in trials:
+            params = dict(trial.params)
+            if not self._recipe.conditional:
+                params = {key: params.get(key, _neutral(p)) for key, p in self._parameters.items()}
+            complete = trial.state is TrialState.COMPLETE
+            lessons.append(
+                create_trial(
+                    state=TrialState.COMPLETE if complete else TrialState.RUNNING,
+                    params=params,
+                    distributions=self.distributions(params),
+                    values=trial.values if complete else None,
+                    # NSGA-II keeps its generations here; they are those of the order of completion.
+                    system_attrs={_GENERATION: measured // POPULATION} if complete else {},
+                )
+            )
+            measured += complete
+        return lessons
+
+
+def _snapped(parameter: Parameter, value: Scalar) -> Scalar:
+    """What a sampler drew, as the space writes it."""
+    if isinstance(parameter, Categorical) or not isinstance(value, int | float):
+        return value
+    return parameter.snap(value)
+
+
+def _neutral(parameter: Parameter) -> Scalar:
+    """What a flat sampler is shown for a parameter that was not active: the first choice, or the middle."""
+    if isinstance(parameter, Categorical):
+        return parameter.values[0]
+    low, high = parameter.low, parameter.high
+    return parameter.snap(math.sqrt(low * high) if parameter.log else (low + high) / 2)
+
+
+@contextmanager
+def silent_optuna() -> Iterator[None]:
+    """Keeps Optuna from saying on stderr that it made or opened a study."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)

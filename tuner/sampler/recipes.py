@@ -1,0 +1,125 @@
+"""The samplers by name, and how each is made for one proposal.
+
+A sampler is made anew for every proposal, from the study's seed and the trial's number: a study that was
+stopped and resumed asks what it would have asked, and never draws the same numbers twice.
+"""
+
+import difflib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import optuna
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
+
+from tuner.mistakes import Mistake
+
+STARTUP_TRIALS = 8
+"""Measured trials before a model is trusted. Optuna's 10 would be a quarter of a usual budget of 40."""
+
+POPULATION = 8
+"""Of NSGA-II. Optuna's 50 would be random search for longer than most studies last."""
+
+
+class SamplerError(Mistake):
+    """No such sampler, or a study that cannot be searched as asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a sampler is made and asked."""
+
+    name: str
+    make: Callable[[int, int], BaseSampler]
+    """From a seed that is the study's and one that is the proposal's."""
+    conditional: bool = False
+    """It understands parameters that are active only at times. Otherwise it is shown the flat space, the
+    inactive parameters of each trial filled in with a neutral value."""
+    draws: int = 64
+    """How often it is asked for one proposal before its last draw is varied instead."""
+    description: str
+
+
+@contextmanager
+def _experimental() -> Iterator[None]:
+    """For what Optuna calls experimental and has kept for years."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+
+
+def _tpe(_: int, seed: int) -> BaseSampler:
+    with _experimental():  # `group`, since Optuna 2.8: without it conditional parameters are drawn alone
+        return TPESampler(
+            seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True
+        )
+
+
+def _gp(_: int, seed: int) -> BaseSampler:
+    return GPSampler(seed=seed, n_startup_trials=STARTUP_TRIALS, warn_independent_sampling=False)
+
+
+def _nsga2(_: int, seed: int) -> BaseSampler:
+    return NSGAIISampler(seed=seed, population_size=POPULATION)
+
+
+def _qmc(study_seed: int, seed: int) -> BaseSampler:
+    # One scrambled sequence a study: its points fill the space together, so its seed is the study's.
+    with _experimental():  # since Optuna 3.0
+        return QMCSampler(
+            seed=study_seed,
+            scramble=True,
+            independent_sampler=RandomSampler(seed=seed),
+            warn_independent_sampling=False,
+        )
+
+
+def _random(_: int, seed: int) -> BaseSampler:
+    return RandomSampler(seed=seed)
+
+
+SAMPLERS: Mapping[str, Recipe] = MappingProxyType(
+    {
+        recipe.name: recipe
+        for recipe in (
+            Recipe(
+                name="tpe",
+                make=_tpe,
+                conditional=True,
+                description="tree-structured Parzen estimator: the default, sound with few trials",
+            ),
+            Recipe(
+                name="gp",
+                make=_gp,
+                draws=2,  # each fits Gaussian processes, about a second
+                description="Gaussian process: for settings that act smoothly; seconds to ask",
+            ),
+            Recipe(name="nsga2", make=_nsga2, description="genetic: for hundreds of trials, many at once"),
+            Recipe(
+                name="qmc",
+                make=_qmc,
+                draws=2048,  # its sequence starts anew for each proposal and runs through what is taken
+                description="quasi-random: covers the space evenly, learns nothing",
+            ),
+            Recipe(name="random", make=_random, conditional=True, description="uniform: the baseline"),
+        )
+    }
+)
+"""Every sampler by its name."""
+
+
+def sampler_named(name: str) -> Recipe:
+    """Raises SamplerError for an unknown name, with the nearest."""
+    if name in SAMPLERS:
+        return SAMPLERS[name]
+    close = difflib.get_close_matches(name, SAMPLERS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"samplers are {', '.join(SAMPLERS)}"
+    raise SamplerError(f"unknown sampler {name!r}; {hint}")
+
+
+def seed_of(study_seed: int, number: int, purpose: int = 0) -> int:
+    """A seed for one proposal: independent streams for every number and purpose, from one study's seed."""
+    return int(np.random.SeedSequence([study_seed, number, purpose]).generate_state(1)[0])

@@ -1,0 +1,238 @@
+"""A study in its database: ask for a config, tell what it was worth, put right what a killed driver left.
+
+Values are kept in people's units and in each objective's own direction, so that the database reads well in
+any of Optuna's tools. A failed trial has a cause and no number.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Self
+
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from cluster.order import Cause
+from objectives.goal import Goal
+from objectives.metrics import METRICS
+from search_spaces.space import Config, Space
+from tuner.redaction import without_passwords
+from tuner.refusals import refusals
+from tuner.sampler.proposer import Known, Proposer, picks, silent_optuna
+from tuner.sampler.recipes import Recipe, SamplerError
+
+_CAUSE, _REASON, _CONTROL = "cause", "reason", "is_control"
+
+_REASON_LENGTH = 500
+"""Characters of a reason that the database keeps; the whole of it is on disk."""
+
+UNSCORED = "unscored"
+"""Told as a cause: the engine served the config, but an objective is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A trial that was asked for and not told yet."""
+
+    number: int
+    config: Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """What a trial was worth: losses, in the goal's order."""
+
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unscored:
+    """Why a trial has no number; `cause` None where the engine served it but an objective is missing."""
+
+    cause: Cause | None
+    reason: str
+
+
+Verdict = Scored | Unscored
+
+
+class Search:
+    """One study. Only one process at a time may hold it: the caller sees to that."""
+
+    def __init__(self, study: optuna.Study, space: Space, goal: Goal, recipe: Recipe, seed: int) -> None:
+        self._study = study
+        self._space = space
+        self._goal = goal
+        self._proposer = Proposer(space, recipe, seed)
+
+    @classmethod
+    def open(cls, *, space: Space, goal: Goal, study: str, storage: str, recipe: Recipe, seed: int) -> Self:
+        """The study of that name, made if there is none.
+
+        Args:
+            storage: URL of a database, as SQLAlchemy takes it.
+
+        Raises:
+            SamplerError: the database cannot be opened, or its study has other objectives.
+        """
+        directions = [
+            StudyDirection.MAXIMIZE if objective.direction == "maximise" else StudyDirection.MINIMIZE
+            for objective in goal.objectives
+        ]
+        shown = without_passwords(storage)
+        try:
+            with silent_optuna():
+                opened = optuna.create_study(
+                    study_name=study,
+                    storage=storage,
+                    directions=directions,
+                    # Never asked: every trial is entered with all of its parameters.
+                    sampler=optuna.samplers.RandomSampler(),
+                    load_if_exists=True,
+                )
+        except (ArgumentError, ImportError) as error:
+            raise SamplerError(f"study database {shown!r} is no URL of a database: {error}") from error
+        except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+            reason = without_passwords(str(error.__cause__ or error).splitlines()[0])
+            raise SamplerError(f"study database {shown!r} cannot be opened: {reason}") from error
+        if opened.directions != directions or opened.metric_names not in (None, list(goal.names)):
+            has = opened.metric_names or [direction.name.lower() for direction in opened.directions]
+            raise SamplerError(
+                f"study {study!r} in {shown!r} was made for other objectives: it has {', '.join(has)}; "
+                f"asked for {', '.join(goal.names)}; give the study another name"
+            )
+        with warnings.catch_warnings():
+            # Experimental since Optuna 3.2; it only names the columns.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            opened.set_metric_names(list(goal.names))
+        return cls(opened, space, goal, recipe, seed)
+
+    @property
+    def length(self) -> int:
+        """How many trials there are, whatever their state: the number that the next one gets."""
+        return len(self._trials())
+
+    def running(self) -> tuple[Proposal, ...]:
+        """Trials asked for and not told: this process's, and those that a dead one left."""
+        return tuple(
+            Proposal(number=trial.number, config=self._config(trial))
+            for trial in self._trials()
+            if trial.state is TrialState.RUNNING
+        )
+
+    def ask(self) -> Proposal:
+        """The next trial: a config that was cancelled before it was measured, or else a new one.
+
+        Raises:
+            SpaceExhausted: every config has been tried or is under way; no trial is made.
+        """
+        trials = self._trials()
+        number = len(trials)
+        config = next(iter(self._given_back(trials)), None)
+        if config is None:
+            config = self._proposer.propose(self._study.directions, number, self._known(trials))
+        # One insert with all parameters: no driver can die between a trial and its config.
+        self._add(TrialState.RUNNING, config)
+        return Proposal(number=number, config=config)
+
+    def tell(self, number: int, verdict: Verdict) -> None:
+        """End a trial that was asked for. One that has been told already keeps what it was told."""
+        frozen = self._trials()[number]
+        if frozen.state.is_finished():
+            return
+        trial = Trial(self._study, frozen._trial_id)
+        for name, value in _attributes(verdict).items():
+            trial.set_user_attr(name, value)
+        match verdict:
+            case Scored():
+                self._study.tell(number, self._shown(verdict))
+            case Unscored():
+                self._study.tell(number, state=TrialState.FAIL)
+
+    def cancel(self, number: int) -> None:
+        """End a trial that has no outcome. Its config is asked again, first of all, under another number."""
+        self.tell(number, Unscored(cause=Cause.CANCELLED, reason="it was under way when the search ended"))
+
+    def add(self, number: int, config: Config | None, verdict: Verdict, *, is_control: bool = False) -> None:
+        """Enter a trial that was not asked for: a control, or one that is on disk and not in the database.
+
+        Args:
+            number: at least `length`; the numbers between are entered as cancelled.
+            config: None where it is no point of the space; then it teaches the sampler nothing.
+        """
+        for _ in range(self.length, number):
+            reason = "its outcome is not on disk"
+            self._add(TrialState.FAIL, None, Unscored(cause=Cause.CANCELLED, reason=reason))
+        state = TrialState.COMPLETE if isinstance(verdict, Scored) else TrialState.FAIL
+        self._add(state, config, verdict, {_CONTROL: True} if is_control else {})
+
+    def _add(
+        self,
+        state: TrialState,
+        config: Config | None,
+        verdict: Verdict | None = None,
+        attributes: Mapping[str, str | bool] = MappingProxyType({}),
+    ) -> None:
+        params = {} if config is None else self._proposer.params(config)
+        self._study.add_trial(
+            create_trial(
+                state=state,
+                params=params,
+                distributions=self._proposer.distributions(params),
+                values=self._shown(verdict) if isinstance(verdict, Scored) else None,
+                user_attrs={**attributes, **({} if verdict is None else _attributes(verdict))},
+            )
+        )
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+    def _config(self, trial: FrozenTrial) -> Config:
+        try:
+            return self._space.walk(lambda parameter: trial.params[parameter.key])
+        except KeyError as error:
+            raise SamplerError(
+                f"study {self._study.study_name!r} was made with another space: its trial {trial.number} has "
+                f"no parameter {error}; go on with the space it was made with, or give it another name"
+            ) from error
+
+    def _given_back(self, trials: Sequence[FrozenTrial]) -> list[Config]:
+        """Configs of cancelled trials that no later trial has taken up, oldest first."""
+        last = {self._config(trial): trial for trial in trials if trial.params}
+        return [config for config, trial in last.items() if _cause(trial) == Cause.CANCELLED]
+
+    def _known(self, trials: Sequence[FrozenTrial]) -> Known:
+        placed = [(trial, self._config(trial)) for trial in trials if trial.params]
+        served = [c for t, c in placed if t.state is TrialState.COMPLETE or _cause(t) == UNSCORED]
+        refused = [
+            (picks(self._space, config), Cause(cause))
+            for trial, config in placed
+            if (cause := _cause(trial)) not in (None, UNSCORED)
+        ]
+        return Known(
+            trials=[t for t, _ in placed if t.state in (TrialState.COMPLETE, TrialState.RUNNING)],
+            taken=frozenset(config for _, config in placed),
+            refusals=refusals([picks(self._space, config) for config in served], refused),
+        )
+
+    def _shown(self, scored: Scored) -> list[float]:
+        """Losses as the database keeps them: each objective's own direction, in people's units."""
+        values = self._goal.values(scored.losses)
+        pairs = zip(self._goal.objectives, values, strict=True)
+        return [METRICS[objective.metric].factor * value for objective, value in pairs]
+
+
+def _attributes(verdict: Verdict) -> dict[str, str]:
+    match verdict:
+        case Scored():
+            return {}
+        case Unscored(cause=cause, reason=reason):
+            return {_CAUSE: UNSCORED if cause is None else cause.value, _REASON: reason[:_REASON_LENGTH]}
+
+
+def _cause(trial: FrozenTrial) -> str | None:
+    cause: str | None = trial.user_attrs.get(_CAUSE)
+    return cause

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from cluster.node.vllm_arguments import ArgumentCheck
+from cluster.node.vllm_arguments import Checked
 from cluster.order import Order, Outcome
 from search_spaces.values import Json
 
@@ -44,7 +44,7 @@ class Dispatch(Protocol):
         """
         ...
 
-    def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> ArgumentCheck | None:
+    def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> Checked | None:
         """Hold engine arguments against the engine installed where such an order would run.
 
         None where the engine there has no arguments of its own to check."""

@@ -9,7 +9,7 @@ from typing import Self
 from cluster.dispatch.dispatch import Inventory
 from cluster.node.engine import Engine
 from cluster.node.run import run_trial
-from cluster.node.vllm_arguments import ArgumentCheck
+from cluster.node.vllm_arguments import Checked
 from cluster.order import Order, Outcome
 from search_spaces.values import Json
 
@@ -38,7 +38,7 @@ class InProcess:
         with tempfile.TemporaryDirectory(prefix="tuner-trial-") as folder:
             return order.number, run_trial(order, self._engine, Path(folder))
 
-    def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> ArgumentCheck | None:
+    def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> Checked | None:
         """None: this engine takes vLLM's arguments without having a vLLM to ask."""
         return None
 

@@ -18,9 +18,10 @@ import cluster
 import objectives
 import search_spaces
 from cluster.dispatch.dispatch import DispatchError, Inventory
+from cluster.dispatch.reaper import start_reaper
 from cluster.node.engine import Engine
 from cluster.node.run import run_trial
-from cluster.node.vllm_arguments import ArgumentCheck, check_arguments
+from cluster.node.vllm_arguments import Checked, EngineMissing, check_arguments
 from cluster.order import Cause, Failed, Order, Outcome
 from search_spaces.values import Json
 
@@ -34,6 +35,10 @@ _CANCEL_S = 30.0
 def _run(order: Order, engine: Engine) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="tuner-trial-") as folder:
         return run_trial(order, engine, Path(folder))
+
+
+# A fresh process each: nothing of one trial is left in the next, and Ray itself never runs one twice.
+_task = ray.remote(max_calls=1, max_retries=0)
 
 
 class OnRay:
@@ -52,6 +57,7 @@ class OnRay:
         self._engine = engine
         self._local = address is None
         self._under_way: dict[ray.ObjectRef[Outcome], int] = {}
+        self._reaper = start_reaper() if self._local else None
         shared: dict[str, Any] = {
             "log_to_driver": False,
             "logging_level": logging.ERROR,
@@ -70,26 +76,24 @@ class OnRay:
                 # What runs on the nodes is what was sent, whatever they have installed.
                 ray.init(address=address, runtime_env={"py_modules": modules}, **shared)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            self.close()
             where = "on this machine" if self._local else f"at {address}"
             raise DispatchError(f"no Ray {where}: {_first_line(error)}") from error
 
     @property
     def inventory(self) -> Inventory:
-        total = ray.cluster_resources()
+        total = _resources()
         prefix = "accelerator_type:"
         return Inventory(
-            nodes=sum(1 for node in ray.nodes() if node["Alive"]),
+            nodes=len(_nodes()),
             cpus=total.get("CPU", 0.0),
             gpus=total.get("GPU", 0.0),
-            accelerators=tuple(sorted(name.removeprefix(prefix) for name in total if name.startswith(prefix))),
+            accelerators=tuple(sorted(n.removeprefix(prefix) for n in total if n.startswith(prefix))),
         )
 
     def capacity(self, order: Order) -> int:
         fitting = 0
-        for node in ray.nodes():
-            has = node["Resources"]
-            if not node["Alive"]:
-                continue
+        for has in _nodes():
             if order.accelerator and f"accelerator_type:{order.accelerator}" not in has:
                 continue
             slots = [has.get("CPU", 0.0) // self._cpus(order, has.get("CPU", 0.0))]
@@ -104,18 +108,15 @@ class OnRay:
 
     def _options(self, order: Order) -> dict[str, Any]:
         options: dict[str, Any] = {
-            "num_cpus": self._cpus(order, ray.cluster_resources().get("CPU", 1.0)),
+            "num_cpus": self._cpus(order, _resources().get("CPU", 1.0)),
             "num_gpus": order.gpus,
-            # A fresh process each: nothing of one trial is left in the next, and Ray never runs one twice.
-            "max_calls": 1,
-            "max_retries": 0,
         }
         if order.accelerator:
             options["accelerator_type"] = order.accelerator
         return options
 
     def submit(self, order: Order) -> None:
-        task = ray.remote(_run).options(**self._options(order))
+        task = _task(_run).options(**self._options(order))
         self._under_way[task.remote(order, self._engine)] = order.number
 
     def next(self, timeout_s: float | None = None) -> tuple[int, Outcome] | None:
@@ -127,12 +128,15 @@ class OnRay:
         number = self._under_way.pop(done[0])
         return number, _outcome(done[0])
 
-    def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> ArgumentCheck | None:
+    def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> Checked | None:
         if self._engine.name != "vllm":
             return None
         # The GPUs are asked for, so that it is the vLLM of a node where trials run that answers.
-        task = ray.remote(check_arguments).options(**self._options(order))
-        checked: ArgumentCheck = ray.get(task.remote(arguments))
+        task = _task(check_arguments).options(**self._options(order))
+        try:
+            checked: Checked = ray.get(task.remote(arguments))
+        except EngineMissing as missing:  # Ray raises a task's exception as a subclass of its type
+            raise DispatchError(_first_line(missing.__cause__ or missing)) from missing
         return checked
 
     def cancel(self) -> None:
@@ -149,6 +153,9 @@ class OnRay:
         if ray.is_initialized():
             self.cancel()
             ray.shutdown()
+        if self._reaper is not None:
+            self._reaper.communicate()
+            self._reaper = None
 
     def __enter__(self) -> Self:
         return self
@@ -157,6 +164,17 @@ class OnRay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _nodes() -> list[dict[str, float]]:
+    """The resources of every node alive."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def _resources() -> dict[str, float]:
+    """What all nodes have together."""
+    total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return total
 
 
 def _outcome(ref: "ray.ObjectRef[Outcome]") -> Outcome:

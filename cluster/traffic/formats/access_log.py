@@ -1,0 +1,83 @@
+"""Access logs of an OpenAI-compatible server or gateway: JSON lines of a time, a request and its usage.
+
+Found are: a time (`timestamp`, `time`, `ts`, `created_at`, `created`, `start_time`); `prompt` or
+`messages`, `usage` and the answer, at the top or inside `request`, `body`, `response`; `status` or
+`status_code`; `session_id` or `conversation_id`.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cluster.traffic.formats.row import Dropped, Row, Rows, chat, instant, json_rows, whole
+from cluster.traffic.request import nearest
+
+_TIMES = ("timestamp", "time", "ts", "created_at", "created", "start_time")
+_PLACES = ("request", "body", "response")
+
+
+def recognises(head: str) -> bool:
+    """Whether a file that begins like this is one."""
+    first = head.partition("\n")[0]
+    return first.lstrip().startswith("{") and '"usage"' in first and any(f'"{t}"' in first for t in _TIMES)
+
+
+def rows(path: Path) -> Rows:
+    """The file's rows."""
+    for line, record in json_rows(path):
+        yield record if isinstance(record, Dropped) else _row(line, record)
+
+
+def _row(line: int, record: Mapping[str, object]) -> Row | Dropped:
+    at = next((found for key in _TIMES if (found := instant(record.get(key))) is not None), None)
+    if at is None:
+        near = next((key for key in record if nearest(key, _TIMES)), None)
+        return Dropped(line=line, reason="no time", detail=f"is it {near!r}?" if near else "")
+    status = next(
+        (s for key in ("status", "status_code") if (s := whole(_find(record, key))) is not None), 200
+    )
+    if status >= 400:
+        return Dropped(line=line, reason="failed when it was recorded", bad=False)
+    usage = _find(record, "usage")
+    counts = usage if isinstance(usage, dict) else {}
+    prompt, messages = _find(record, "prompt"), chat(_find(record, "messages"))
+    session = _find(record, "session_id") or _find(record, "conversation_id")
+    return Row(
+        line=line,
+        at_s=at,
+        input_length=_count(counts, "prompt_tokens", "input_tokens"),
+        output_length=_count(counts, "completion_tokens", "output_tokens"),
+        session_id=session if isinstance(session, str) and session else None,
+        prompt=prompt if isinstance(prompt, str) and prompt and messages is None else None,
+        messages=messages,
+        answer=_answer(_find(record, "choices")),
+    )
+
+
+def _find(record: Mapping[str, object], key: str) -> object:
+    """A key's value at the top or in one of the places that gateways put bodies in."""
+    return next((place[key] for place in _bodies(record) if place.get(key) is not None), None)
+
+
+def _bodies(record: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    yield record
+    for key in _PLACES:
+        inner = record.get(key)
+        if isinstance(inner, dict):
+            yield inner
+            body = inner.get("body")
+            if isinstance(body, dict):
+                yield body
+
+
+def _count(usage: Mapping[str, object], *keys: str) -> int | None:
+    return next((count for key in keys if (count := whole(usage.get(key))) is not None), None)
+
+
+def _answer(choices: object) -> str | None:
+    """The first choice's text, of either endpoint."""
+    first = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(first, dict):
+        return None
+    message = first.get("message")
+    text = message.get("content") if isinstance(message, dict) else first.get("text")
+    return text if isinstance(text, str) else None

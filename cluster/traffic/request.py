@@ -1,7 +1,7 @@
 """One request of a trace, and the line of JSON that it is written as.
 
-Lengths and times are checked here, line by line; what concerns the whole file (order, block size,
-duplicates of nothing) is `cluster.traffic.trace`'s business.
+Lengths and times are checked here, line by line; what concerns the whole file (its order, one block size,
+the model's context) is the business of `cluster.traffic.trace`.
 """
 
 import difflib

@@ -1,0 +1,70 @@
+"""What is checked before a trial costs anything: it fits somewhere, and vLLM knows every argument."""
+
+import re
+
+from cluster.dispatch.dispatch import Dispatch, Inventory
+from cluster.order import Order
+from search_spaces.arguments import Rendered, render, render_control
+from search_spaces.space import Space
+from tuner.mistakes import Mistake
+
+
+def check_room(order: Order, dispatch: Dispatch, space: Space) -> int:
+    """How many such orders run at once. Raises Mistake, in one line, where not even one does."""
+    capacity = dispatch.capacity(order)
+    if capacity:
+        return capacity
+    has = dispatch.inventory
+    raise Mistake(f"{space.source} needs {_needs(order)} a trial; found {_found(has)}; {_advice(order, has)}")
+
+
+def _needs(order: Order) -> str:
+    if order.gpus:
+        kind = f" {order.accelerator}" if order.accelerator else ""
+        return f"{order.gpus}{kind} GPU{'s' if order.gpus > 1 else ''} and {order.cpus} CPUs"
+    return f"{order.cpus} CPUs"
+
+
+def _found(has: Inventory) -> str:
+    kinds = f" ({', '.join(has.accelerators)})" if has.accelerators else ""
+    return f"{has.gpus:g} GPUs{kinds} and {has.cpus:g} CPUs on {has.nodes} node{'s' if has.nodes > 1 else ''}"
+
+
+def _advice(order: Order, has: Inventory) -> str:
+    if order.gpus and not has.gpus:
+        return (
+            "name a cluster that has them with --ray ADDRESS; here, spaces/smollm2-135m.yaml runs without a "
+            "GPU, and --engine simulated plays this space without measuring"
+        )
+    if order.gpus:
+        return "name another cluster with --ray ADDRESS, or change resources in a copy of the space"
+    return "lower resources.cpus in a copy of the space"
+
+
+def check_arguments(order: Order, dispatch: Dispatch, space: Space) -> str | None:
+    """Hold every argument that the space can give against the vLLM where trials run; its version.
+
+    Raises:
+        Mistake: vLLM would refuse one by name or by value; all of them, with their place in the space.
+    """
+    configs: list[Rendered] = [render_control(space), *(render(space, config) for config in space.covering())]
+    checked = dispatch.check_arguments(order, [rendered.arguments for rendered in configs])
+    if checked is None:
+        return None
+    told = {fault.argument: fault.message for fault in checked.faults}
+    if told:
+        lines = [f"{_place(space, argument)}: {argument} {message}" for argument, message in told.items()]
+        found = (
+            lines[0] if len(lines) == 1 else "\n".join([f"{len(lines)} faults", *(f"  {x}" for x in lines)])
+        )
+        raise Mistake(f"{found} (vLLM {checked.version})")
+    return checked.version
+
+
+def _place(space: Space, argument: str) -> str:
+    """File and line where the space names the argument, by its last key."""
+    key = re.compile(rf"(?<![\w-]){re.escape(argument.rpartition('.')[2])}(?![\w-])")
+    for number, line in enumerate(space.text.splitlines(), 1):
+        if key.search(line.partition("#")[0].replace("-", "_")):
+            return f"{space.source}:{number}"
+    return space.source

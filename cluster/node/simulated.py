@@ -1,0 +1,158 @@
+"""The simulated engine: serves any order in virtual time, without a process, a GPU or the prompts' text.
+
+Its numbers are marked as simulated wherever they go: the engine's name, and the hardware's.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from cluster.node.engine import LOG_NAME, Endpoint, Replay
+from cluster.node.simulation.kv_pool import KvPool
+from cluster.node.simulation.play import Job, Play
+from cluster.node.simulation.readings import chunks_of, records_of, samples_of
+from cluster.node.simulation.settings import Assumptions, Settings, resolve
+from cluster.node.simulation.speculation import Plan, plain_plan, speculative_plan
+from cluster.order import Limits, Order
+from cluster.traffic.workload import Workload
+from objectives.measurement import Record
+from search_spaces.accelerators import GIB
+from search_spaces.values import Json
+
+
+class SimulatedEngine:
+    """Plays continuous batching by the first-order model."""
+
+    name = "simulated"
+
+    def __init__(self, assumptions: Assumptions = Assumptions()) -> None:  # noqa: B008 - frozen
+        self._assumptions = assumptions
+
+    def serve(self, order: Order, folder: Path) -> AbstractContextManager[Endpoint]:
+        """An endpoint that plays the order's config, or EngineFailure; never starts a process."""
+        return self._serve(order, folder)
+
+    @contextmanager
+    def _serve(self, order: Order, folder: Path) -> Iterator[Endpoint]:
+        log = folder / LOG_NAME
+        log.write_text("Simulated engine: nothing below was measured.\n")
+        settings = resolve(order, self._assumptions)
+        with log.open("a") as lines:
+            lines.writelines(f"{line}\n" for line in _description(settings))
+        yield SimulatedEndpoint(settings, order, self._assumptions)
+
+
+class SimulatedEndpoint:
+    """One config, ready to play. Its prefix cache outlives a replay until it is reset."""
+
+    version: str | None = None
+    command: tuple[str, ...] = ()
+
+    def __init__(self, settings: Settings, order: Order, assumptions: Assumptions) -> None:
+        self._settings, self._assumptions = settings, assumptions
+        self._number = order.number
+        self._pool: KvPool | None = None
+
+    @property
+    def hardware(self) -> str:
+        settings = self._settings
+        ranks = "" if settings.tensor_parallel == 1 else f"{settings.tensor_parallel} × "
+        return f"{ranks}{settings.accelerator.name} (simulated)"
+
+    @property
+    def effective(self) -> Mapping[str, Json]:
+        return self._settings.effective
+
+    def warm_up(self, workload: Workload) -> None:
+        """Nothing compiles here."""
+
+    def reset_caches(self) -> None:
+        self._pool = None
+
+    def play(self, workload: Workload, limits: Limits) -> Replay:
+        """Replay in virtual time. The client is never late.
+
+        The same workload, config and trial number give the same replay, to the last bit; the number
+        matters only where there is noise. `limits` are wall-clock limits and do not apply.
+        """
+        settings, trace = self._settings, workload.trace
+        if self._pool is None or self._pool.trace_block != trace.block_tokens:
+            self._pool = KvPool(settings.kv_blocks - 1, settings.block_size, trace.block_tokens)
+        jobs: list[Job] = []
+        refused: list[Record] = []
+        for index, request in enumerate(trace.requests):
+            job = Job(
+                request=index,
+                due_s=request.arrival_s / workload.speed,
+                prompt=request.input_length,
+                output=request.output_length,
+                hash_ids=request.hash_ids,
+            )
+            reason = _refusal(job, settings.max_model_len)
+            if reason is None:
+                jobs.append(job)
+            else:
+                refused.append(_refused(job, reason))
+        jobs.sort(key=lambda job: job.due_s)
+        plan = self._plan([job.output for job in jobs], workload.seed)
+        assumed = self._assumptions
+        noise: np.random.Generator | None = None
+        factor = 1.0
+        if assumed.run_noise or assumed.step_noise:
+            noise = np.random.default_rng([workload.seed, self._number, 2])
+            factor = float(np.exp(noise.normal(0.0, assumed.run_noise)))
+        played = Play(
+            settings, self._pool, jobs, plan, noise=noise, run_factor=factor, step_noise=assumed.step_noise
+        )
+        played.run()
+        chunks = chunks_of(played.served)
+        records = records_of(played.served, chunks, played.log) + refused
+        records.sort(key=lambda record: record.request)
+        samples = samples_of(settings, played.served, chunks, played.log, plan)
+        return Replay(records=tuple(records), samples=tuple(samples))
+
+    def _plan(self, outputs: list[int], seed: int) -> Plan:
+        drafting = self._settings.drafting
+        if drafting is None:
+            return plain_plan(outputs)
+        return speculative_plan(outputs, drafting.acceptance, drafting.depth, seed)
+
+
+def _refusal(job: Job, max_model_len: int) -> str | None:
+    """Why the server would answer this request with an error."""
+    if job.output < 1:
+        return f"HTTP 400: max_tokens must be at least 1, got {job.output}"
+    if job.prompt < 1:
+        return "HTTP 400: the prompt is empty"
+    if job.prompt + job.output > max_model_len:
+        return (
+            f"HTTP 400: {job.prompt} prompt and {job.output} output tokens are more than "
+            f"max_model_len={max_model_len}"
+        )
+    return None
+
+
+def _refused(job: Job, reason: str) -> Record:
+    return Record(
+        request=job.request,
+        due_s=job.due_s,
+        sent_s=job.due_s,
+        tokens_in=job.prompt,
+        tokens_asked=job.output,
+        error=reason,
+    )
+
+
+def _description(settings: Settings) -> Iterator[str]:
+    """What the log of a simulated trial says."""
+    fit = settings.fit
+    yield f"accelerator {settings.accelerator.name}, tensor parallel {settings.tensor_parallel}"
+    yield (
+        f"memory a rank in GiB: allowed {fit.allowed / GIB:.2f}, weights {fit.weights / GIB:.2f}, "
+        f"activations {fit.activations / GIB:.2f}, graphs {fit.graphs / GIB:.2f}, rest {fit.rest / GIB:.2f}"
+    )
+    yield f"KV blocks {settings.kv_blocks} of {settings.block_size} tokens"
+    for name, value in settings.effective.items():
+        yield f"{name} = {value!r}"

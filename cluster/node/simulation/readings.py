@@ -1,0 +1,206 @@
+"""What a play looked like from outside: one Record a request, one Sample a virtual second.
+
+Counters mean what vLLM's mean: a prompt is counted in the step that gives its first token, times in the
+step that ends the request, gauges are those of the last step that ended.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster.node.simulation.play import Log, Served
+from cluster.node.simulation.settings import Settings
+from cluster.node.simulation.speculation import Plan
+from objectives.measurement import Record, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """All chunks of all requests, one after the other, in the order of `served`."""
+
+    step: NDArray[np.int64]
+    """Step each came from."""
+    end: list[int]
+    """Index after each request's last chunk."""
+
+
+def chunks_of(served: Sequence[Served]) -> Chunks:
+    pieces = [piece for one in served for piece in one.steps]
+    first = np.array([start for start, _ in pieces], dtype=np.int64)
+    count = np.array([length for _, length in pieces], dtype=np.int64)
+    before = np.cumsum(count) - count
+    step = np.repeat(first - before, count) + np.arange(int(count.sum()))
+    end, total = [], 0
+    for one in served:
+        total += one.chunks
+        end.append(total)
+    return Chunks(step, end)
+
+
+def records_of(served: Sequence[Served], chunks: Chunks, log: Log) -> list[Record]:
+    """Records of the requests that were served, in the order of `served`."""
+    arrival_s = log.step_end_s[chunks.step].tolist()
+    counts = range(1, 1 + max((one.job.output for one in served), default=0))
+    records, start = [], 0
+    for one, end in zip(served, chunks.end, strict=True):
+        job = one.job
+        plain = end - start == job.output
+        records.append(
+            Record(
+                request=job.request,
+                due_s=job.due_s,
+                sent_s=job.due_s,
+                chunk_s=tuple(arrival_s[start:end]),
+                chunk_tokens=tuple(counts[: job.output] if plain else one.plan.tolist()),
+                finished_s=arrival_s[end - 1],
+                tokens_in=job.prompt,
+                tokens_out=job.output,
+                tokens_asked=job.output,
+                cached_tokens=one.cached_tokens,
+            )
+        )
+        start = end
+    return records
+
+
+def samples_of(
+    settings: Settings, served: Sequence[Served], chunks: Chunks, log: Log, plan: Plan
+) -> list[Sample]:
+    """Samples at 0, 1, 2, … seconds and at the end of the play."""
+    ends = log.step_end_s
+    if not len(ends):
+        return [_idle(settings)]
+    at = np.append(np.arange(0.0, ends[-1], 1.0), ends[-1])
+    step = np.searchsorted(ends, at, side="right") - 1  # last that ended; -1: none yet
+    counted = _Counted(ends, step)
+
+    keys, running, admitted, held = (np.array(column) for column in zip(*log.state, strict=True))
+    entry = np.searchsorted(keys, step, side="right") - 1
+    begun = (step >= 0) & (entry >= 0)
+    arrived = np.searchsorted([one.job.due_s for one in served], ends[step], side="right")
+    running_now = np.where(begun, running[entry], 0)
+    waiting_now = np.where(begun, arrived - admitted[entry], 0)
+    usage = np.where(begun, (held[entry] + log.decode_blocks[step]) / (settings.kv_blocks - 1), 0.0)
+
+    tokens = np.concatenate([np.diff(one.plan, prepend=0) for one in served])
+    generated = counted.by_step(np.bincount(chunks.step, weights=tokens, minlength=len(ends)))
+    prefilled = np.array(log.prefilled, dtype=np.int64).reshape(-1, 3)
+    looked_up = np.array(log.lookups, dtype=np.int64).reshape(-1, 3)
+    finished = np.array([one.finished_step for one in served])
+    scheduled_s = np.array([one.first_scheduled_s for one in served])
+    queued_s = scheduled_s - np.array([one.job.due_s for one in served])
+    inference_s = ends[finished] - scheduled_s
+    prompts = counted.at(prefilled[:, 0], prefilled[:, 1])
+    computed = counted.at(prefilled[:, 0], prefilled[:, 2])
+    columns: dict[str, list[float]] = {
+        "running": running_now.astype(float).tolist(),
+        "waiting": waiting_now.astype(float).tolist(),
+        "kv_usage": usage.tolist(),
+        "preemptions_total": counted.at(np.array(log.preempted), None).tolist(),
+        "prompt_tokens_total": prompts.tolist(),
+        "generation_tokens_total": generated.tolist(),
+        "target_steps_total": (step + 1).astype(float).tolist(),
+        "step_tokens_total": (computed + generated).tolist(),
+        "prefix_queries_total": counted.at(looked_up[:, 0], looked_up[:, 1]).tolist(),
+        "prefix_hits_total": counted.at(looked_up[:, 0], looked_up[:, 2]).tolist(),
+        "queue_time_s_total": counted.at(finished, queued_s).tolist(),
+        "inference_time_s_total": counted.at(finished, inference_s).tolist(),
+    }
+    if log.flops is not None and log.read_bytes is not None and log.written_bytes is not None:
+        columns["flops_total"] = counted.by_step(log.flops).tolist()
+        columns["read_bytes_total"] = counted.by_step(log.read_bytes).tolist()
+        columns["write_bytes_total"] = counted.by_step(log.written_bytes).tolist()
+    positions: list[tuple[float, ...]] | None = None
+    if settings.drafting is not None:
+        columns |= _drafts(settings.drafting.depth, served, chunks, plan, counted)
+        positions = _positions(settings.drafting.depth, served, chunks, plan, counted)
+    rows = zip(*columns.values(), strict=True)
+    return [
+        Sample(
+            at_s=moment,
+            accepted_per_position_total=positions[i] if positions is not None else None,
+            **dict(zip(columns, row, strict=True)),
+        )
+        for i, (moment, row) in enumerate(zip(at.tolist(), rows, strict=True))
+    ]
+
+
+_Numbers = NDArray[np.float64] | NDArray[np.int64]
+
+
+class _Counted:
+    """Running sums of what happened by step, as read at the samples."""
+
+    def __init__(self, ends: NDArray[np.float64], step: NDArray[np.int64]) -> None:
+        self._steps = len(ends)
+        self._step = step
+
+    def by_step(self, amounts: _Numbers) -> NDArray[np.float64]:
+        """`amounts`: (steps,)."""
+        return np.concatenate([[0.0], np.cumsum(amounts)])[self._step + 1]
+
+    def at(self, steps: NDArray[np.int64], amounts: _Numbers | None) -> NDArray[np.float64]:
+        """`amounts` (None: 1 each) booked at `steps`."""
+        if not len(steps):
+            return np.zeros(len(self._step))
+        return self.by_step(np.bincount(steps, weights=amounts, minlength=self._steps))
+
+
+def _accepted(served: Sequence[Served], plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Accepted draft tokens, and whether there was a draft, of every chunk."""
+    accepted, drafted = [], []
+    for one, kept, tried in zip(served, plan.accepted, plan.drafted, strict=False):
+        # The first chunk is the prefill's: no draft was in it.
+        mine, with_draft = np.concatenate([[0], kept]), np.concatenate([[False], tried])
+        for place in one.undrafted:
+            mine, with_draft = np.insert(mine, place, 0), np.insert(with_draft, place, False)
+        accepted.append(mine[: one.chunks])
+        drafted.append(with_draft[: one.chunks])
+    return np.concatenate(accepted), np.concatenate(drafted)
+
+
+def _drafts(
+    depth: int, served: Sequence[Served], chunks: Chunks, plan: Plan, counted: _Counted
+) -> dict[str, list[float]]:
+    accepted, drafted = _accepted(served, plan)
+    drafts = counted.at(chunks.step, drafted.astype(float))
+    return {
+        "drafts_total": drafts.tolist(),
+        "draft_tokens_total": (drafts * depth).tolist(),
+        "accepted_tokens_total": counted.at(chunks.step, accepted.astype(float)).tolist(),
+    }
+
+
+def _positions(
+    depth: int, served: Sequence[Served], chunks: Chunks, plan: Plan, counted: _Counted
+) -> list[tuple[float, ...]]:
+    accepted, _ = _accepted(served, plan)
+    columns = [counted.at(chunks.step, (accepted > place).astype(float)) for place in range(depth)]
+    return list(zip(*(column.tolist() for column in columns), strict=True)) if columns else []
+
+
+def _idle(settings: Settings) -> Sample:
+    """Of an engine that nobody asked for anything."""
+    depth = None if settings.drafting is None else settings.drafting.depth
+    off = None if depth is None else 0.0
+    return Sample(
+        at_s=0.0,
+        running=0.0,
+        waiting=0.0,
+        kv_usage=0.0,
+        preemptions_total=0.0,
+        prompt_tokens_total=0.0,
+        generation_tokens_total=0.0,
+        target_steps_total=0.0,
+        step_tokens_total=0.0,
+        prefix_queries_total=0.0,
+        prefix_hits_total=0.0,
+        drafts_total=off,
+        draft_tokens_total=off,
+        accepted_tokens_total=off,
+        accepted_per_position_total=None if depth is None else (0.0,) * depth,
+        queue_time_s_total=0.0,
+        inference_time_s_total=0.0,
+    )

@@ -1,0 +1,286 @@
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow.entities import Run, ViewType
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from cluster.order import Cause, Outcome
+from tests.tuner import stories
+from tuner.front import FrontView
+from tuner.ledger import Ledger
+from tuner.records import State, StoredTrial, write_outcome, write_study
+
+# MLflow 3.17 on SQLAlchemy 2.1, where these tests look at what the ledger wrote.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+
+NewMlflow = Callable[[], str]
+
+
+class Desk:
+    """A study on disk, an MLflow, and the ledger between them."""
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.folder = folder / "tea"
+        self.artifacts = folder / "artifacts"
+        self.uri = uri
+        self.said: list[str] = []
+        self.client = MlflowClient(tracking_uri=uri)
+        self.ledger = self.new_ledger()
+        write_study(self.folder, stories.study_file())
+
+    def new_ledger(self) -> Ledger:
+        return Ledger(self.uri, artifacts=self.artifacts, say=self.said.append)
+
+    def store(self, number: int, outcome: Outcome) -> StoredTrial:
+        trial = stories.stored(outcome, number)
+        write_outcome(self.folder, trial, outcome)
+        return trial
+
+    def sync(self, ledger: Ledger | None = None) -> bool:
+        return (ledger or self.ledger).sync(self.folder, FrontView.read(self.folder))
+
+    def runs(self) -> list[Run]:
+        (experiment,) = (e for e in self.client.search_experiments() if e.name == "tuner/small")
+        return list(self.client.search_runs([experiment.experiment_id], run_view_type=ViewType.ALL))
+
+    def study_run(self) -> Run:
+        (run,) = (run for run in self.runs() if "trial" not in run.data.tags)
+        return run
+
+    def trial_run(self, number: int) -> Run:
+        (run,) = (run for run in self.runs() if run.data.tags.get("trial") == str(number))
+        return run
+
+    def artifact_names(self, run: Run) -> set[str]:
+        return {item.path for item in self.client.list_artifacts(run.info.run_id)}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, new_mlflow: NewMlflow) -> Desk:
+    return Desk(tmp_path, new_mlflow())
+
+
+def test_a_measured_trial_is_a_run_nested_in_its_studys_run(desk: Desk) -> None:
+    desk.store(7, stories.measured())
+    assert desk.sync()
+    run, study = desk.trial_run(7), desk.study_run()
+    assert run.data.tags["mlflow.parentRunId"] == study.info.run_id
+    assert (run.info.run_name, study.info.run_name) == ("trial 7 · ngram · depth 3 · max_num_seqs 16", "tea")
+    assert run.info.status == "FINISHED"
+    assert run.info.end_time - run.info.start_time == 30_000
+    assert run.data.params["speculation.depth"] == "3"
+    assert run.data.params["engine.max_num_seqs"] == "16"
+    assert run.data.params["engine.speculative_config.method"] == "ngram"
+    assert run.data.params["effective.kv_blocks"] == "100"
+    assert {
+        name: run.data.metrics[name] for name in ("goodput_rps", "goodput_rps_low", "goodput_rps_high")
+    } == {
+        "goodput_rps": 2.0,
+        "goodput_rps_low": 1.5,
+        "goodput_rps_high": 2.5,
+    }
+    assert run.data.metrics["tpot_p95_ms"] == pytest.approx(40.0)
+    assert "tpot_p95_ms_high" not in run.data.metrics
+    tags = {name: run.data.tags.get(name) for name in ("status", "on_front", "engine", "cpu", "simulated")}
+    assert tags == {
+        "status": "measured",
+        "on_front": "true",
+        "engine": "simulated",
+        "cpu": "a CPU",
+        "simulated": "true",
+    }
+    assert desk.artifact_names(run) == {
+        "outcome.json",
+        "requests.parquet",
+        "counters.parquet",
+        "engine.log",
+        "command.txt",
+    }
+
+
+def test_a_failed_trial_is_a_failed_run_with_its_cause_and_no_metric_of_the_replay(desk: Desk) -> None:
+    desk.store(1, stories.failed(Cause.OUT_OF_MEMORY, "no KV blocks left"))
+    desk.sync()
+    run = desk.trial_run(1)
+    assert run.info.status == "FAILED"
+    assert (run.data.tags["cause"], run.data.tags["reason"]) == ("out of memory", "no KV blocks left")
+    assert run.data.tags["on_front"] == "false"
+    assert run.data.metrics == {}
+
+
+def test_the_studys_run_holds_the_front_the_space_and_the_trace(desk: Desk) -> None:
+    desk.store(0, stories.measured(1.0, 0.05))
+    desk.store(1, stories.measured(2.0, 0.03))
+    desk.sync()
+    run = desk.study_run()
+    assert run.info.status == "RUNNING"
+    assert desk.artifact_names(run) == {"front.json", "front.html", "space.yaml", "study.json"}
+    path = desk.client.download_artifacts(run.info.run_id, "front.json")
+    assert [trial["number"] for trial in json.loads(Path(path).read_text())["front"]] == [1]
+    assert run.data.params["trace.digest"] == "ab" * 32
+    assert run.data.params["slo.ttft_s"] == "0.5"
+    assert run.data.metrics["trials_measured"] == 2.0
+    note = run.data.tags["mlflow.note.content"]
+    assert "| 1 | 2 (1.5 to 2.5) | 30 (27 to ?) |" in note
+    assert "the engine's defaults" in note
+
+
+def test_only_the_tags_of_trials_that_came_or_left_change_as_the_front_moves(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.store(1, stories.measured(2.0, 0.03))
+    desk.store(2, stories.measured(1.0, 0.02))
+    desk.sync()
+    changed: list[tuple[str, str]] = []
+    set_tag = MlflowClient.set_tag
+
+    def seen(client: MlflowClient, run_id: str, key: str, value: str) -> None:
+        changed.append((client.get_run(run_id).data.tags["trial"], value))
+        set_tag(client, run_id, key, value)
+
+    monkeypatch.setattr(MlflowClient, "set_tag", seen)
+    desk.store(3, stories.measured(3.0, 0.025))  # dominates 1, not 2
+    desk.sync()
+    assert changed == [("1", "false")]
+    assert [desk.trial_run(number).data.tags["on_front"] for number in (1, 2, 3)] == ["false", "true", "true"]
+
+
+def test_syncing_again_from_another_process_changes_nothing(desk: Desk) -> None:
+    desk.store(1, stories.measured())
+    desk.store(2, stories.failed())
+    desk.sync()
+    before = {run.info.run_id: run.to_dictionary() for run in desk.runs()}
+    assert desk.sync(desk.new_ledger())
+    assert {run.info.run_id: run.to_dictionary() for run in desk.runs()} == before
+
+
+_STEPS = ("create_run", "log_batch", "log_artifacts", "log_text", "set_terminated")
+
+
+@pytest.mark.parametrize("step", _STEPS)
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_run_left_half_written_is_completed_and_never_doubled(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, step: str, calls: int
+) -> None:
+    desk.store(1, stories.measured())
+    desk.store(2, stories.failed())
+
+    class Killed(BaseException):
+        pass
+
+    original = getattr(MlflowClient, step)
+    left = [calls]
+
+    def deadly(client: MlflowClient, *arguments: object, **named: object) -> object:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        return original(client, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, step, deadly)
+        with contextlib.suppress(Killed):
+            desk.sync()
+    assert desk.sync(desk.new_ledger())
+    assert sorted(run.data.tags.get("trial", "study") for run in desk.runs()) == ["1", "2", "study"]
+    run = desk.trial_run(1)
+    assert run.info.status == "FINISHED"
+    history = desk.client.get_metric_history(run.info.run_id, "goodput_rps")
+    assert [point.value for point in history] == [2.0]
+    assert len(desk.artifact_names(run)) == 5
+    assert len(desk.artifact_names(desk.study_run())) == 4
+
+
+def test_an_mlflow_that_is_down_is_told_of_once_and_caught_up_with_later(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(*_: object, **__: object) -> None:
+        raise ConnectionError("connection refused")
+
+    desk.store(1, stories.measured())
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "get_experiment_by_name", down)
+        assert not desk.sync()
+        desk.store(2, stories.measured())
+        assert not desk.sync()
+    assert [said.partition(" (")[0] for said in desk.said] == [f"MLflow at {desk.uri} cannot be written"]
+    assert "connection refused" in desk.said[0]
+    assert desk.sync()
+    assert desk.said[-1].endswith("is written again and has everything")
+    assert {desk.trial_run(number).info.status for number in (1, 2)} == {"FINISHED"}
+
+
+def test_a_server_that_nobody_listens_at_stops_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    ledger = Ledger("http://me:hunter2@127.0.0.1:9", artifacts=tmp_path, say=said.append)
+    assert not ledger.prepare()
+    assert "hunter2" not in said[0]
+    assert "\n" not in said[0]
+
+
+def test_what_a_person_deleted_is_not_written_again(desk: Desk) -> None:
+    desk.store(1, stories.measured(1.0, 0.05))
+    desk.sync()
+    desk.client.delete_run(desk.trial_run(1).info.run_id)
+    desk.store(2, stories.measured(2.0, 0.03))
+    assert desk.sync(desk.new_ledger())
+    assert desk.trial_run(1).info.lifecycle_stage == "deleted"
+
+
+def test_two_studies_of_one_space_share_its_experiment_and_keep_their_runs_apart(desk: Desk) -> None:
+    desk.store(1, stories.measured())
+    desk.sync()
+    other = desk.folder.with_name("coffee")
+    write_study(other, dataclasses.replace(stories.study_file("coffee")))
+    outcome = stories.measured()
+    write_outcome(other, stories.stored(outcome, 1), outcome)
+    desk.new_ledger().sync(other, FrontView.read(other), "FINISHED")
+    parents = {run.data.tags.get("mlflow.parentRunId") for run in desk.runs()}
+    assert len(parents) == 3  # none for the two studies' own, one each for their trials
+    assert len(desk.runs()) == 4
+
+
+def test_an_experiment_that_was_deleted_is_restored(desk: Desk) -> None:
+    desk.store(1, stories.measured())
+    desk.sync()
+    desk.client.delete_experiment(desk.study_run().info.experiment_id)
+    assert desk.sync(desk.new_ledger())
+
+
+def test_names_that_mlflow_refuses_are_changed_not_lost(desk: Desk) -> None:
+    trial = dataclasses.replace(stories.stored(stories.measured()), arguments={"größe(x)": "y" * 9000})
+    write_outcome(desk.folder, trial, stories.measured())
+    assert desk.sync(), desk.said
+    params = desk.trial_run(7).data.params
+    assert params["engine.gr__e_x_"] == "y" * 6000
+
+
+def test_unscored_trials_say_why(desk: Desk) -> None:
+    outcome = stories.measured()
+    trial = dataclasses.replace(
+        stories.stored(outcome, 3), state=State.UNSCORED, reason="objective 'ttft_p99' was not measured"
+    )
+    write_outcome(desk.folder, trial, outcome)
+    desk.sync()
+    tags = desk.trial_run(3).data.tags
+    assert (tags["status"], tags["on_front"]) == ("unscored", "false")
+    assert "ttft_p99" in tags["reason"]
+    assert "ttft_p99" in desk.study_run().data.tags["mlflow.note.content"]
+
+
+def test_a_database_of_something_else_is_reported_not_raised(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("no database")
+    said: list[str] = []
+    assert not Ledger(f"sqlite:///{tmp_path}/mlflow.db", artifacts=tmp_path, say=said.append).prepare()
+    assert "not a database" in said[0]
+
+
+def test_the_errors_named_are_those_that_mlflow_raises() -> None:
+    assert issubclass(MlflowException, Exception)
+    with pytest.raises(MlflowException):
+        MlflowClient(tracking_uri="nonsense://x").search_experiments()

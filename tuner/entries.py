@@ -1,0 +1,170 @@
+"""What MLflow holds of a trial and of a study: parameters, metrics and tags, as plain data. Pure.
+
+Names a person filters by are short (`on_front`, `cause`); those that only the ledger needs begin with
+`tuner.`. Everything here comes from disk, where secrets are blanked already.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from objectives.metrics import published
+from search_spaces.values import Json, Scalar
+from tuner.front import FrontView
+from tuner.records import StoredTrial, StudyFile
+
+STUDY_ID = "tuner.study_id"
+TRIAL = "trial"
+ON_FRONT = "on_front"
+
+NAME_LENGTH = 250
+PARAM_LENGTH = 6000
+TAG_LENGTH = 5000
+"""MLflow's own limits; 8,000 for a tag in new versions, 5,000 in old ones."""
+
+_NOT_IN_NAMES = re.compile(r"[^\w\-./ :]", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One run."""
+
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    """Finite ones only."""
+    series: Mapping[str, tuple[float, ...]]
+    """Metrics with a value a step, from step 1."""
+    tags: Mapping[str, str]
+
+
+def trial_entry(trial: StoredTrial, study: StudyFile, *, on_front: bool) -> Entry:
+    """A trial's run: config by path, `engine.*` as asked, `effective.*` as the engine reports it."""
+    ran = trial.ran
+    params = {
+        **_texts("", trial.config or {}),
+        "engine.model": trial.model,
+        **_texts("engine.", dict(_leaves(trial.arguments))),
+        **_texts("environment.", trial.environment),
+        **_texts("effective.", dict(_leaves(ran.effective))),
+    }
+    metrics = {
+        **({} if trial.measurement is None else _measured(trial)),
+        **{
+            f"{name}_s": seconds
+            for name, seconds in (("start", ran.start_s), ("replay", ran.replay_s), ("trial", ran.total_s))
+            if seconds is not None
+        },
+    }
+    positions = None if trial.measurement is None else trial.measurement.accepted_per_position
+    return Entry(
+        params={_name(name): text[:PARAM_LENGTH] for name, text in params.items()},
+        metrics={_name(name): value for name, value in metrics.items()},
+        series={"acceptance_by_position": positions} if positions else {},
+        tags=_tags(
+            {
+                STUDY_ID: study.id,
+                "study": study.name,
+                TRIAL: str(trial.number),
+                "status": trial.state.value,
+                "cause": trial.cause,
+                "reason": trial.reason,
+                ON_FRONT: _flag(on_front),
+                "is_control": _flag(trial.is_control),
+                "engine": ran.engine or study.engine,
+                "engine_version": ran.version,
+                "gpu" if trial.gpus else "cpu": ran.hardware,
+                "node": ran.node,
+                "simulated": _flag((ran.engine or study.engine) == "simulated"),
+                "attempts": str(trial.attempts),
+                "tuner_version": trial.tuner_version,
+                "warnings": "\n".join(trial.measurement.warnings) if trial.measurement else None,
+            }
+        ),
+    )
+
+
+def study_entry(view: FrontView, note: str) -> Entry:
+    """The study's own run: what was searched, on what, and how far it is."""
+    study = view.study
+    limits = {f"slo.{name}": value for name, value in asdict(study.slo).items() if value is not None}
+    params = {
+        "space": study.space_name,
+        "objectives": ", ".join(study.objectives),
+        "sampler": study.sampler,
+        "seed": study.seed,
+        "trace": study.trace,
+        "trace.digest": study.trace_digest,
+        **limits,
+        **{f"trace.{name}": value for name, value in _leaves(study.trace_figures)},
+    }
+    return Entry(
+        params={name: text[:PARAM_LENGTH] for name, text in _texts("", params).items()},
+        metrics={
+            **{f"trials_{state}": float(count) for state, count in view.counts.items()},
+            "front_size": float(len(view.front)),
+        },
+        series={},
+        tags=_tags(
+            {
+                STUDY_ID: study.id,
+                "study": study.name,
+                "space": study.space_name,
+                "trace_digest": study.trace_digest,
+                "engine": study.engine,
+                "simulated": _flag(study.engine == "simulated"),
+                "front": ", ".join(map(str, view.numbers)),
+                "tuner_version": study.tuner_version,
+                "mlflow.note.content": note,
+            }
+        ),
+    )
+
+
+def _measured(trial: StoredTrial) -> dict[str, float]:
+    found: dict[str, float] = {}
+    if trial.measurement is not None:
+        for name, estimate in published(trial.measurement).items():
+            ends = {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+            found |= {end: value for end, value in ends.items() if value is not None and abs(value) < _HUGE}
+        found["requests"] = float(trial.measurement.requests)
+        found["failed_requests"] = float(trial.measurement.failed_requests)
+    return found
+
+
+_HUGE = 1e300
+"""MLflow's databases keep no infinity; an interval without an end has no end here."""
+
+
+def _leaves(settings: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
+    """Nested settings by dotted name."""
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _texts(
+    prefix: str, values: Mapping[str, Json] | Mapping[str, Scalar] | Mapping[str, str]
+) -> dict[str, str]:
+    return {
+        f"{prefix}{name}": value if isinstance(value, str) else json.dumps(value)
+        for name, value in values.items()
+    }
+
+
+def _tags(tags: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: _cut(text) for name, text in tags.items() if text}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TAG_LENGTH else f"{text[: TAG_LENGTH - 1]}…"
+
+
+def _name(name: str) -> str:
+    return _NOT_IN_NAMES.sub("_", name)[:NAME_LENGTH]
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

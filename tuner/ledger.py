@@ -1,0 +1,342 @@
+"""Every trial to MLflow: the only home of MLflow.
+
+MLflow is filled from disk by one operation, `Ledger.sync`, which writes what is missing and changes what is
+different. So it may be called at any time and as often as wanted: a run that a killed driver left half
+written is completed, none is written twice, and an MLflow that was down catches up at the next call.
+Runs are found by their tags (the study's id and the trial's number), and only the client is used, so
+nothing here depends on or changes MLflow's global state.
+"""
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from tuner.entries import ON_FRONT, STUDY_ID, TRIAL, Entry, study_entry, trial_entry
+from tuner.front import FrontView
+from tuner.plot import front_html
+from tuner.records import STUDY, State, StoredTrial, trial_folder
+from tuner.redaction import without_passwords
+from tuner.story import story
+from tuner.titles import trial_title
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run, RunTag
+    from mlflow.tracking import MlflowClient
+
+Standing = Literal["RUNNING", "FINISHED", "KILLED"]
+"""Of the study's own run: being searched, done, stopped before it was done."""
+
+_DONE = ("FINISHED", "FAILED")
+_BATCH = 100
+"""Parameters or tags that MLflow takes at once."""
+
+_IMPATIENT = {
+    # MLflow's defaults wait minutes for a server that is down, once a request; a study has better to do.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    # Measurements are the user's own: nothing about them is reported to anybody.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+"""Set where the user has not."""
+
+_CHATTY = ("alembic", "mlflow.store.db.utils", "mlflow.tracking", "mlflow.utils")
+
+
+@dataclass
+class _Runs:
+    """What MLflow has of one study."""
+
+    experiment: str
+    study: str
+    """Id of the study's own run."""
+    trials: dict[int, "Run"]
+    notes: dict[str, str] = field(default_factory=dict)
+    """Tags of the study's run as last written."""
+    drawn: tuple[int, ...] | None = None
+    """Front that front.html was last drawn for; None: not by this process."""
+    standing: Standing | None = None
+    """As last written by this process."""
+
+
+class Ledger:
+    """Writes one study to one MLflow."""
+
+    def __init__(
+        self, tracking_uri: str, *, artifacts: Path, say: Callable[[str], None], runs: str = "runs"
+    ) -> None:
+        """
+        Args:
+            tracking_uri: a database URL or a server; a folder of SQLite is made if need be.
+            artifacts: where artifacts go if the tracking URI is a database on this machine.
+            say: told once when MLflow cannot be written, and once when it can again.
+            runs: the folder of studies, as commands in the study's note give it.
+        """
+        self._uri = tracking_uri
+        self._artifacts = artifacts
+        self._say = say
+        self._runs_folder = runs
+        self._client: MlflowClient | None = None
+        self._known: _Runs | None = None
+        self._lost = False
+
+    def sync(self, study_folder: Path, view: FrontView, standing: Standing = "RUNNING") -> bool:
+        """Write what MLflow lacks of this study; whether it has everything now.
+
+        Never raises for want of an MLflow: what was measured is on disk, and the next call catches up.
+        """
+        return self._attempt(lambda: self._write(study_folder, view, standing))
+
+    def prepare(self) -> bool:
+        """Reach MLflow before there is anything to write, and make its tables if it is new (seconds)."""
+        return self._attempt(lambda: self._open().search_experiments(max_results=1))
+
+    def _attempt(self, action: Callable[[], object]) -> bool:
+        failures = self._failures()
+        try:
+            with _quiet():
+                action()
+        except failures as error:
+            self._client = self._known = None
+            if not self._lost:
+                reason = without_passwords(str(error)).strip().partition("\n")[0][:300]
+                self._say(
+                    f"MLflow at {without_passwords(self._uri)} cannot be written ({reason}); "
+                    "measurements are safe on disk, and it is tried again after every trial"
+                )
+            self._lost = True
+            return False
+        if self._lost:
+            self._say(f"MLflow at {without_passwords(self._uri)} is written again and has everything")
+        self._lost = False
+        return True
+
+    def _failures(self) -> tuple[type[Exception], ...]:
+        """What an MLflow that is down, full, locked or not one raises. `requests` raises OSErrors."""
+        _prepare_environment()
+        from mlflow.exceptions import MlflowException
+
+        return (MlflowException, SQLAlchemyError, OSError)
+
+    def _write(self, study_folder: Path, view: FrontView, standing: Standing) -> None:
+        client = self._open()
+        runs = self._known = self._known or self._find(client, view)
+        for trial in view.trials:
+            run = runs.trials.get(trial.number)
+            if run is None or (run.info.status not in _DONE and not _thrown_away(run)):
+                runs.trials[trial.number] = _write_trial(client, runs, run, study_folder, view, trial)
+        _mark_front(client, runs, view)
+        self._write_study(client, runs, study_folder, view, standing)
+
+    def _open(self) -> "MlflowClient":
+        from mlflow.tracking import MlflowClient
+
+        if self._client is None:
+            _make_folder(self._uri)
+            self._client = MlflowClient(tracking_uri=self._uri)
+        return self._client
+
+    def _find(self, client: "MlflowClient", view: FrontView) -> _Runs:
+        """The study's runs; its own one and its experiment are made if need be."""
+        experiment = self._experiment(client, f"tuner/{view.study.space_name}")
+        own: str | None = None
+        trials: dict[int, Run] = {}
+        for run in _search(client, experiment, view.study.id):
+            number = run.data.tags.get(TRIAL)
+            if number is not None:
+                trials[int(number)] = run
+            else:
+                own = run.info.run_id
+                if _thrown_away(run):
+                    client.restore_run(own)
+        if own is None:
+            tags = {STUDY_ID: view.study.id, "study": view.study.name}
+            started = _milliseconds(view.study.created)
+            own = client.create_run(
+                experiment, start_time=started, tags=tags, run_name=view.study.name
+            ).info.run_id
+        return _Runs(experiment=experiment, study=own, trials=trials)
+
+    def _experiment(self, client: "MlflowClient", name: str) -> str:
+        """Id of the experiment of that name; one that was deleted is restored."""
+        from mlflow.exceptions import MlflowException
+
+        found = client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                made: str = client.create_experiment(name, artifact_location=self._artifact_location(name))
+            except MlflowException:
+                found = client.get_experiment_by_name(name)  # another study made it just now
+                if found is None:
+                    raise
+            else:
+                return made
+        if found.lifecycle_stage == "deleted":
+            client.restore_experiment(found.experiment_id)
+        identity: str = found.experiment_id
+        return identity
+
+    def _artifact_location(self, name: str) -> str | None:
+        """A folder where the tracking URI is a database here; a server knows better itself."""
+        if self._uri.startswith(("http://", "https://", "databricks")):
+            return None
+        return (self._artifacts.resolve() / name).as_uri()
+
+    def _write_study(
+        self, client: "MlflowClient", runs: _Runs, folder: Path, view: FrontView, standing: Standing
+    ) -> None:
+        entry = study_entry(view, story(view, runs=self._runs_folder))
+        if not runs.notes:
+            run = client.get_run(runs.study)
+            _write_params(client, run, entry)
+            client.log_artifact(runs.study, str(folder / STUDY))
+            client.log_text(runs.study, view.study.space_text, "space.yaml")
+            runs.notes = dict(run.data.tags)
+        changed = {name: text for name, text in entry.tags.items() if runs.notes.get(name) != text}
+        if changed:
+            client.log_dict(runs.study, view.to_json(), "front.json")
+            if runs.drawn != view.numbers or standing != "RUNNING":
+                client.log_text(runs.study, front_html(view), "front.html")
+                runs.drawn = view.numbers
+            at = view.trials[-1].finished if view.trials else view.study.created
+            _write_metrics(client, runs.study, entry, at, step=len(view.trials))
+            # Last, since it is by these tags that all of this is known to be written.
+            client.log_batch(runs.study, tags=_run_tags(changed))
+            runs.notes |= changed
+        if runs.standing != standing:
+            if standing == "RUNNING":
+                client.update_run(runs.study, status=standing)
+            else:
+                client.set_terminated(runs.study, status=standing)
+            runs.standing = standing
+
+
+def _write_trial(
+    client: "MlflowClient",
+    runs: _Runs,
+    run: "Run | None",
+    study_folder: Path,
+    view: FrontView,
+    trial: StoredTrial,
+) -> "Run":
+    """Write one trial's run, or complete it. It is ended last, so a run that is ended is whole."""
+    entry = trial_entry(trial, view.study, on_front=trial.number in view.numbers)
+    if run is None:
+        run = client.create_run(
+            runs.experiment,
+            start_time=_milliseconds(trial.started),
+            tags={"mlflow.parentRunId": runs.study, **entry.tags},
+            run_name=trial_title(trial)[:250],
+        )
+    _write_params(client, run, entry)
+    _write_metrics(client, run.info.run_id, entry, trial.finished)
+    client.log_batch(run.info.run_id, tags=_run_tags(entry.tags))
+    client.log_artifacts(run.info.run_id, str(trial_folder(study_folder, trial.number)))
+    status = "FAILED" if trial.state is State.FAILED else "FINISHED"
+    client.set_terminated(run.info.run_id, status=status, end_time=_milliseconds(trial.finished))
+    return client.get_run(run.info.run_id)
+
+
+def _write_params(client: "MlflowClient", run: "Run", entry: Entry) -> None:
+    """Log the parameters that the run lacks; MLflow takes no parameter twice."""
+    from mlflow.entities import Param
+
+    params = [Param(name, text) for name, text in entry.params.items() if name not in run.data.params]
+    for start in range(0, len(params), _BATCH):
+        client.log_batch(run.info.run_id, params=params[start : start + _BATCH])
+
+
+def _write_metrics(client: "MlflowClient", run: str, entry: Entry, at: datetime, *, step: int = 0) -> None:
+    """Log the metrics. The stamp comes from the trial, so that one written twice is there once."""
+    from mlflow.entities import Metric
+
+    stamp = _milliseconds(at)
+    metrics = [Metric(name, value, stamp, step) for name, value in entry.metrics.items()]
+    metrics += [
+        Metric(name, value, stamp, place)
+        for name, values in entry.series.items()
+        for place, value in enumerate(values, start=1)
+    ]
+    client.log_batch(run, metrics=metrics)
+
+
+def _mark_front(client: "MlflowClient", runs: _Runs, view: FrontView) -> None:
+    """Change the tags of the trials that came onto the front or left it, and no others."""
+    for trial in view.trials:
+        run = runs.trials[trial.number]
+        wanted = "true" if trial.number in view.numbers else "false"
+        if run.data.tags.get(ON_FRONT) != wanted and not _thrown_away(run):
+            client.set_tag(run.info.run_id, ON_FRONT, wanted)
+            run.data.tags[ON_FRONT] = wanted
+
+
+def _search(client: "MlflowClient", experiment: str, study_id: str) -> Iterator["Run"]:
+    """All runs of the study, deleted ones too: what a person threw away is not written again."""
+    from mlflow.entities import ViewType
+
+    token: str | None = None
+    while True:
+        page = client.search_runs(
+            [experiment],
+            filter_string=f"tags.`{STUDY_ID}` = '{study_id}'",
+            run_view_type=ViewType.ALL,
+            max_results=500,
+            page_token=token,
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _thrown_away(run: "Run") -> bool:
+    """Whether a person deleted it; MLflow takes nothing for it any more."""
+    return bool(run.info.lifecycle_stage == "deleted")
+
+
+def _run_tags(tags: Mapping[str, str]) -> "list[RunTag]":
+    from mlflow.entities import RunTag
+
+    return [RunTag(name, text) for name, text in tags.items()]
+
+
+def _milliseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def _make_folder(uri: str) -> None:
+    """SQLite makes its file, not the folder of it."""
+    if uri.startswith("sqlite:"):
+        database = make_url(uri).database
+        if database:
+            Path(database).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _prepare_environment() -> None:
+    for name, value in _IMPATIENT.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps MLflow from telling how it makes its tables, and from warning of what it must change itself."""
+    loggers = [logging.getLogger(name) for name in _CHATTY]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            # MLflow 3.17 on SQLAlchemy 2.1: the `noload` loader strategy.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

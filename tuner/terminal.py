@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.order import Failed, Measured
-from objectives.goal import Goal
 from objectives.measurement import Estimate
 from objectives.metrics import METRICS, published
 from search_spaces.values import Scalar
@@ -19,7 +18,13 @@ from tuner.front import FrontView
 from tuner.records import StoredTrial
 from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started
 
-_BESIDE = ("slo_attainment", "ttft_p95_ms", "accepted_tokens_per_target_step", "batch_occupancy", "prefix_hit_rate")
+_BESIDE = (
+    "slo_attainment",
+    "ttft_p95_ms",
+    "accepted_tokens_per_target_step",
+    "batch_occupancy",
+    "prefix_hit_rate",
+)
 """Columns shown beside the objectives: what explains them, kept few enough for a terminal."""
 
 _HEADINGS = {
@@ -88,12 +93,18 @@ def config_words(config: Mapping[str, Scalar] | None) -> str:
 
 
 def _value(value: Scalar) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     """The front as a table, the control beside it, then what failed and who can't be told apart."""
-    metrics = [METRICS[item.metric].shown for item in Goal.of(seen.study.objectives).objectives]
+    metrics = [METRICS[item.metric].shown for item in seen.goal.objectives]
     columns = [*metrics, *(name for name in _BESIDE if name not in metrics)]
     table = Table(title=f"Front of {seen.study.name}{_simulated(seen)}", title_justify="left")
     table.add_column("trial", justify="right")

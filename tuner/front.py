@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
 
 from objectives.front import indistinguishable, non_dominated
 from objectives.goal import Goal, MissingObjective
@@ -27,20 +26,6 @@ class FrontView:
     """Finished ones, by number."""
     front: tuple[StoredTrial, ...]
     """By number. The control is among them where nothing dominates it."""
-
-    @classmethod
-    def of(cls, study: StudyFile, trials: Iterable[StoredTrial]) -> Self:
-        """The front of these trials under the study's own objectives. Raises GoalError for unknown ones."""
-        ordered = tuple(sorted(trials, key=lambda trial: trial.number))
-        goal = Goal.of(study.objectives)
-        mask = non_dominated([_losses(goal, trial) for trial in ordered])
-        front = tuple(trial for trial, on in zip(ordered, mask, strict=True) if on)
-        return cls(study=study, goal=goal, trials=ordered, front=front)
-
-    @classmethod
-    def read(cls, study_folder: Path) -> Self:
-        """Raises RecordError where the folder holds no study, or a damaged one."""
-        return cls.of(read_study(study_folder), read_trials(study_folder))
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -79,46 +64,63 @@ class FrontView:
             if objective.metric in trial.measurement.metrics
         }
 
-    def to_json(self) -> dict[str, Json]:
-        """What `tuner front --json` prints and MLflow keeps as front.json."""
-        return {
-            "study": self.study.name,
-            "space": self.study.space_name,
-            "engine": self.study.engine,
-            "objectives": [
-                {"name": objective.name, "direction": objective.direction, "unit": _unit(objective.metric)}
-                for objective in self.goal.objectives
-            ],
-            "control": [self._trial_json(trial) for trial in self.control],
-            "front": [self._trial_json(trial) for trial in self.front],
-            "counts": dict(self.counts),
-            "alike": [list(pair) for pair in self.alike],
-        }
 
-    def _trial_json(self, trial: StoredTrial) -> dict[str, Json]:
-        metrics = {} if trial.measurement is None else published(trial.measurement)
-        return {
-            "number": trial.number,
-            "state": trial.state.value,
-            "config": None if trial.config is None else dict(trial.config),
-            "objectives": _estimates_json(self.objective_values(trial)),
-            "metrics": _estimates_json(metrics),
-            "cause": None if trial.cause is None else trial.cause.value,
-            "reason": trial.reason,
-            "is_control": trial.is_control,
-            "on_front": trial.number in self.numbers,
-            "simulated": trial.ran.engine == "simulated",
-        }
+def view(study: StudyFile, trials: Iterable[StoredTrial]) -> FrontView:
+    """The front of these trials under the study's own objectives. Raises GoalError for unknown ones."""
+    ordered = tuple(sorted(trials, key=lambda trial: trial.number))
+    goal = Goal.of(study.objectives)
+    mask = non_dominated([losses(goal, trial) for trial in ordered])
+    front = tuple(trial for trial, on in zip(ordered, mask, strict=True) if on)
+    return FrontView(study=study, goal=goal, trials=ordered, front=front)
 
 
-def _losses(goal: Goal, trial: StoredTrial) -> tuple[float, ...] | None:
-    """None where the trial has no score: failed, or an objective missing."""
+def read_view(study_folder: Path) -> FrontView:
+    """The front of what lies on disk. Raises RecordError where that is no study, or a damaged one."""
+    return view(read_study(study_folder), read_trials(study_folder))
+
+
+def losses(goal: Goal, trial: StoredTrial) -> tuple[float, ...] | None:
+    """What a trial is judged by; None where it has no score: failed, or an objective missing."""
     if trial.measurement is None or trial.state is not State.MEASURED:
         return None
     try:
         return goal.losses(trial.measurement)
     except MissingObjective:
         return None
+
+
+def front_json(seen: FrontView) -> dict[str, Json]:
+    """What `tuner front --json` prints and MLflow keeps as front.json."""
+    return {
+        "study": seen.study.name,
+        "space": seen.study.space_name,
+        "engine": seen.study.engine,
+        "objectives": [
+            {"name": objective.name, "direction": objective.direction, "unit": _unit(objective.metric)}
+            for objective in seen.goal.objectives
+        ],
+        "control": [_trial_json(seen, trial) for trial in seen.control],
+        "front": [_trial_json(seen, trial) for trial in seen.front],
+        "counts": dict(seen.counts),
+        "failures": dict(seen.failures),
+        "alike": [list(pair) for pair in seen.alike],
+    }
+
+
+def _trial_json(seen: FrontView, trial: StoredTrial) -> dict[str, Json]:
+    metrics = {} if trial.measurement is None else published(trial.measurement)
+    return {
+        "number": trial.number,
+        "state": trial.state.value,
+        "config": None if trial.config is None else dict(trial.config),
+        "objectives": _estimates_json(seen.objective_values(trial)),
+        "metrics": _estimates_json(metrics),
+        "cause": None if trial.cause is None else trial.cause.value,
+        "reason": trial.reason,
+        "is_control": trial.is_control,
+        "on_front": trial.number in seen.numbers,
+        "simulated": trial.ran.engine == "simulated",
+    }
 
 
 def _unit(metric: str) -> str:

@@ -21,7 +21,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.entries import ON_FRONT, STUDY_ID, TRIAL, Entry, study_entry, trial_entry
-from tuner.front import FrontView
+from tuner.front import FrontView, front_json
 from tuner.plot import front_html
 from tuner.records import STUDY, State, StoredTrial, trial_folder
 from tuner.redaction import without_passwords
@@ -202,7 +202,7 @@ class Ledger:
             runs.notes = dict(run.data.tags)
         changed = {name: text for name, text in entry.tags.items() if runs.notes.get(name) != text}
         if changed:
-            client.log_dict(runs.study, view.to_json(), "front.json")
+            client.log_dict(runs.study, front_json(view), "front.json")
             if runs.drawn != view.numbers or standing != "RUNNING":
                 client.log_text(runs.study, front_html(view), "front.html")
                 runs.drawn = view.numbers

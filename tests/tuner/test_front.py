@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cluster.order import Cause
 from tests.tuner import stories
-from tuner.front import FrontView
+from tuner.front import front_json, read_view, view
 from tuner.records import State, write_outcome, write_study
 
 
@@ -15,7 +15,7 @@ def test_what_failed_or_has_no_score_is_never_on_the_front() -> None:
         stories.stored(stories.failed(), 1),
         unscored,
     ]
-    front = FrontView.of(stories.study_file(), trials)
+    front = view(stories.study_file(), trials)
     assert front.numbers == (0,)
     assert front.counts == {"measured": 1, "failed": 1, "unscored": 1}
 
@@ -25,7 +25,7 @@ def test_the_front_is_read_from_disk_with_the_control_beside_it(tmp_path: Path) 
     for number, goodput in enumerate((1.0, 3.0)):
         outcome = stories.measured(goodput, 0.04)
         write_outcome(tmp_path, stories.stored(outcome, number), outcome)
-    shown = json.loads(json.dumps(FrontView.read(tmp_path).to_json()))
+    shown = json.loads(json.dumps(front_json(read_view(tmp_path))))
     assert shown["study"] == "tea"
     assert shown["engine"] == "simulated"
     assert [trial["number"] for trial in shown["front"]] == [1]
@@ -38,7 +38,7 @@ def test_the_front_is_read_from_disk_with_the_control_beside_it(tmp_path: Path) 
 def test_failures_are_grouped_by_cause_commonest_first() -> None:
     causes = [Cause.UNSUPPORTED, Cause.OUT_OF_MEMORY, Cause.OUT_OF_MEMORY]
     trials = [stories.stored(stories.failed(cause), n) for n, cause in enumerate(causes)]
-    failures = FrontView.of(stories.study_file(), trials).failures
+    failures = view(stories.study_file(), trials).failures
     assert list(failures.items()) == [("out of memory", 2), ("unsupported", 1)]
 
 
@@ -49,6 +49,6 @@ def test_trials_on_the_front_whose_intervals_overlap_are_named_in_pairs() -> Non
         stories.stored(stories.measured(3.4, 0.03), 2),
         stories.stored(stories.measured(6.0, 0.04), 3),
     ]
-    view = FrontView.of(stories.study_file(), trials)
-    assert view.numbers == (1, 2, 3)
-    assert view.alike == ((1, 2),)
+    seen = view(stories.study_file(), trials)
+    assert seen.numbers == (1, 2, 3)
+    assert seen.alike == ((1, 2),)

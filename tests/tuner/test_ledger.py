@@ -11,7 +11,7 @@ from mlflow.tracking import MlflowClient
 
 from cluster.order import Cause, Outcome
 from tests.tuner import stories
-from tuner.front import FrontView
+from tuner.front import read_view
 from tuner.ledger import Ledger
 from tuner.records import State, StoredTrial, write_outcome, write_study
 
@@ -42,7 +42,7 @@ class Desk:
         return trial
 
     def sync(self, ledger: Ledger | None = None) -> bool:
-        return (ledger or self.ledger).sync(self.folder, FrontView.read(self.folder))
+        return (ledger or self.ledger).sync(self.folder, read_view(self.folder))
 
     def runs(self) -> list[Run]:
         (experiment,) = (e for e in self.client.search_experiments() if e.name == "tuner/small")
@@ -239,7 +239,7 @@ def test_two_studies_of_one_space_share_its_experiment_and_keep_their_runs_apart
     write_study(other, dataclasses.replace(stories.study_file("coffee")))
     outcome = stories.measured()
     write_outcome(other, stories.stored(outcome, 1), outcome)
-    desk.new_ledger().sync(other, FrontView.read(other), "FINISHED")
+    desk.new_ledger().sync(other, read_view(other), "FINISHED")
     parents = {run.data.tags.get("mlflow.parentRunId") for run in desk.runs()}
     assert len(parents) == 3  # none for the two studies' own, one each for their trials
     assert len(desk.runs()) == 4

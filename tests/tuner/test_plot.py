@@ -3,14 +3,14 @@ import re
 
 from objectives.measurement import Estimate
 from tests.tuner import stories
-from tuner.front import FrontView
+from tuner.front import FrontView, view
 from tuner.plot import front_figure, front_html
 from tuner.records import StoredTrial
 
 
 def _front(*objectives: str) -> FrontView:
     study = dataclasses.replace(stories.study_file(), objectives=objectives)
-    return FrontView.of(study, _trials())
+    return view(study, _trials())
 
 
 def _trials() -> list[StoredTrial]:
@@ -55,13 +55,13 @@ def test_three_objectives_are_drawn_as_a_matrix() -> None:
     more = {"ttft_p95_s": Estimate(value=0.2)}
     study = dataclasses.replace(stories.study_file(), objectives=("goodput", "tpot_p95", "ttft_p95"))
     trials = [stories.stored(stories.measured(1.0 + n, 0.05, more), n) for n in range(3)]
-    figure = front_figure(FrontView.of(study, trials))
+    figure = front_figure(view(study, trials))
     assert {trace.type for trace in figure.data} == {"splom"}
     assert len(figure.data[0].dimensions) == 3
 
 
 def test_a_study_with_nothing_measured_has_an_empty_figure() -> None:
-    front = FrontView.of(stories.study_file(), [stories.stored(stories.failed(), 0)])
+    front = view(stories.study_file(), [stories.stored(stories.failed(), 0)])
     assert all(not trace.x for trace in front_figure(front).data)
 
 
@@ -73,4 +73,4 @@ def test_the_page_needs_no_network_and_says_that_it_is_simulated() -> None:
 
 def test_names_cannot_break_out_of_the_page() -> None:
     study = dataclasses.replace(stories.study_file(), name="<img src=x>")
-    assert "<img src=x>" not in front_figure(FrontView.of(study, _trials())).layout.title.text
+    assert "<img src=x>" not in front_figure(view(study, _trials())).layout.title.text

@@ -1,0 +1,68 @@
+"""Dispatches that run nothing: an outcome is made up when it is asked for."""
+
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from cluster.dispatch.dispatch import Inventory
+from cluster.node.vllm_arguments import Checked
+from cluster.order import Order, Outcome
+from search_spaces.values import Json
+
+Answer = Callable[[Order], Outcome]
+
+
+class FakeDispatch:
+    """Answers orders in the order they came, or the last one first.
+
+    Attributes:
+        submitted: every order, in order.
+        most: most orders that were under way at once.
+        cancelled: whether it was told to end what is under way.
+    """
+
+    def __init__(self, answer: Answer, *, gpus: int = 1, last_first: bool = False) -> None:
+        self._answer = answer
+        self._gpus = gpus
+        self._last_first = last_first
+        self.waiting: deque[Order] = deque()
+        self.submitted: list[Order] = []
+        self.most = 0
+        self.cancelled = False
+
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory(nodes=1, cpus=8, gpus=self._gpus)
+
+    def capacity(self, order: Order) -> int:
+        return self._gpus // max(order.gpus, 1)
+
+    def submit(self, order: Order) -> None:
+        self.submitted.append(order)
+        self.waiting.append(order)
+        self.most = max(self.most, len(self.waiting))
+
+    def next(self, timeout_s: float | None = None) -> tuple[int, Outcome] | None:
+        if not self.waiting:
+            raise LookupError("no order is under way")
+        order = self.waiting.pop() if self._last_first else self.waiting.popleft()
+        return order.number, self._answer(order)
+
+    def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> Checked | None:
+        return None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.waiting.clear()
+
+    def close(self) -> None:
+        self.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,391 @@
+"""The search itself: ask, send out, put on disk, tell, log; again until enough trials have finished.
+
+`search` is a generator of events, so that a command line, a service and a test drive the same loop and
+stop it by no longer asking for the next event. Where trials run, what proposes configs and where they are
+logged come from outside. What was measured is on disk before anything else may fail; a search that was
+killed at any point goes on from there.
+
+Counted are finished trials, measured or failed, the control among them. What says nothing about a config
+(a node lost, a client late, a cancellation) is sent out once more, and counts when it fails again.
+"""
+
+import fcntl
+import math
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from cluster.dispatch.dispatch import Dispatch
+from cluster.node.secrecy import secret_values
+from cluster.order import Failed, Order, Outcome
+from objectives.goal import Goal, MissingObjective
+from objectives.metrics import METRICS
+from search_spaces.space import Config, Space
+from search_spaces.values import Scalar
+from tuner import __version__
+from tuner.front import FrontView, losses, view
+from tuner.ledger import Standing
+from tuner.mistakes import Mistake
+from tuner.records import (
+    STUDY,
+    StoredTrial,
+    StudyFile,
+    read_trials,
+    write_outcome,
+    write_study,
+)
+from tuner.sampler import Scored, Search, SpaceExhausted, Unscored, Verdict
+
+CONTROL = 0
+"""The control's number: it runs first, and alone, so that what others are compared with is undisturbed."""
+
+ATTEMPTS = 2
+"""How often a trial is sent out before a failure that says nothing about its config is taken as its own."""
+
+LOCK = "lock"
+
+
+class StudyError(Mistake):
+    """This study cannot be searched now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPlan:
+    """What to search, where it is kept, and how far."""
+
+    folder: Path
+    """Of the study: `runs/<name>`."""
+    study: StudyFile
+    space: Space
+    goal: Goal
+    total: int
+    """Finished trials at the end, the control and those of earlier sessions included."""
+    order: Callable[[int, Config | None], Order]
+    """The order for a trial's number and config; None: the control."""
+
+
+class Recorder(Protocol):
+    """Keeps what was measured where people look. Never raises for want of that place."""
+
+    def sync(self, study_folder: Path, view: FrontView, standing: Standing = "RUNNING") -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A trial was sent out."""
+
+    number: int
+    config: Mapping[str, Scalar] | None
+    """By path; None: the control, whose place in the space is known when it has run."""
+    is_control: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """A trial was sent out again, for something that says nothing about its config."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A trial has an outcome, and it is on disk."""
+
+    number: int
+    config: Mapping[str, Scalar] | None
+    is_control: bool
+    outcome: Outcome
+    unscored: str | None
+    """Why a measured trial has no score; None if it has one, or failed."""
+    on_front: bool
+    objectives: tuple[str, ...]
+    """Names of the objectives' metrics, as people are shown them."""
+    done: int
+    total: int
+    eta_s: float | None
+    """Until the search is done, by the median of what trials took; None while there is nothing to go by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontMoved:
+    """Other trials are on the front than before."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The search has ended by itself."""
+
+    view: FrontView
+    exhausted: str | None
+    """Why it ended before the total: there was nothing new to try; None if it did not."""
+    logged: bool
+    """Whether MLflow has everything."""
+
+
+Event = Started | Retried | Finished | FrontMoved | Done
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A trial that was sent out."""
+
+    order: Order
+    config: Config | None
+    share: float
+    """Of all the room there is."""
+    started: datetime
+    attempts: int = 1
+
+
+def search(
+    plan: StudyPlan,
+    dispatch: Dispatch,
+    sampler: Search,
+    recorder: Recorder,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Iterator[Event]:
+    """Search until `plan.total` trials have finished or there is nothing new to try.
+
+    However it ends, no trial is left running: what has no outcome on disk is cancelled, and its config is
+    asked again when the study is resumed.
+
+    Raises:
+        StudyError: another process is searching this study, its parts do not belong together, or no node
+            can run a trial.
+        OSError: a trial cannot be written to disk.
+    """
+    with locked(plan.folder):
+        if not (plan.folder / STUDY).exists():
+            write_study(plan.folder, plan.study)
+        driver = _Driver(plan, dispatch, sampler, recorder, now)
+        driver.reconcile()
+        finished = False
+        try:
+            yield from driver.run()
+            finished = True
+        finally:
+            if not finished:
+                dispatch.cancel()
+                driver.reconcile()
+                recorder.sync(plan.folder, driver.seen, "KILLED")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a study's folder for this process. The lock goes with the process, however that ends.
+
+    Raises StudyError where another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise StudyError(
+                f"study {folder.name} is being searched by {holder}; wait for it, or stop it"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+        file.flush()
+        yield
+
+
+@dataclass(slots=True)
+class _Driver:
+    """The state of one session of a search."""
+
+    plan: StudyPlan
+    dispatch: Dispatch
+    sampler: Search
+    recorder: Recorder
+    now: Callable[[], datetime]
+    trials: dict[int, StoredTrial] = field(default_factory=dict)
+    """Finished ones, as on disk."""
+    flying: dict[int, _Flight] = field(default_factory=dict)
+    held: _Flight | None = None
+    """Asked, but there is no room for it until something lands."""
+    exhausted: str | None = None
+
+    @property
+    def seen(self) -> FrontView:
+        return view(self.plan.study, self.trials.values())
+
+    def reconcile(self) -> None:
+        """Make the database agree with the disk: tell it what it missed, cancel what has no outcome."""
+        self.trials = {trial.number: trial for trial in read_trials(self.plan.folder)}
+        if self.sampler.length and CONTROL not in self.trials:
+            raise StudyError(
+                f"the study database has {self.sampler.length} trials of a study {self.plan.study.name!r}, "
+                f"and {self.plan.folder} has not its control; give the study another name"
+            )
+        for number, trial in sorted(self.trials.items()):
+            if number >= self.sampler.length:
+                config = None if trial.config is None else self.plan.space.config(trial.config)
+                self.sampler.add(number, config, self._verdict(trial), is_control=trial.is_control)
+        for proposal in self.sampler.running():
+            stored = self.trials.get(proposal.number)
+            if stored is None:
+                self.sampler.cancel(proposal.number)
+            else:
+                self.sampler.tell(proposal.number, self._verdict(stored))
+
+    def run(self) -> Iterator[Event]:
+        seen = self.seen
+        written = False
+        while True:
+            yield from self._send()
+            if not self.flying:
+                break
+            # While trials run, since MLflow may take seconds.
+            written = written or self.recorder.sync(self.plan.folder, seen, "RUNNING")
+            landed = self.dispatch.next(timeout_s=None)
+            if landed is None or landed[0] not in self.flying:
+                continue
+            number, outcome = landed
+            flight = self.flying.pop(number)
+            if isinstance(outcome, Failed) and not outcome.cause.blames_config and flight.attempts < ATTEMPTS:
+                flight.attempts += 1
+                self._launch(flight)
+                yield Retried(number=number, reason=f"{outcome.cause}: {outcome.reason}")
+                continue
+            trial, unscored = self._store(flight, outcome)
+            before, seen = seen, self.seen
+            written = False
+            yield self._finished(trial, outcome, unscored, seen)
+            if seen.numbers != before.numbers:
+                yield FrontMoved(numbers=seen.numbers)
+        logged = self.recorder.sync(self.plan.folder, seen, "FINISHED")
+        yield Done(view=seen, exhausted=self.exhausted, logged=logged)
+
+    def _send(self) -> Iterator[Started]:
+        """Send out as many trials as there is room for and the total leaves; the control alone, first."""
+        if CONTROL not in self.trials:
+            if not self.flying and self.plan.total > 0:
+                yield self._launch(self._flight(CONTROL, None))
+            return
+        while len(self.trials) + len(self.flying) < self.plan.total and self.exhausted is None:
+            flight = self.held or self._next_flight()
+            if flight is None:
+                return
+            if not self._fits(flight.share):
+                if not self.flying:
+                    raise StudyError(
+                        f"no node can run trial {flight.order.number}: it needs {flight.order.gpus} GPUs and "
+                        f"{flight.order.cpus} CPUs; set resources in the space to what there is"
+                    )
+                self.held = flight
+                return
+            self.held = None
+            yield self._launch(flight)
+
+    def _fits(self, share: float) -> bool:
+        """Whether there is room for a trial that takes this share of all there is."""
+        return sum(flight.share for flight in self.flying.values()) + share <= 1 + 1e-9
+
+    def _share(self, order: Order) -> float:
+        """Of all there is, what one such trial takes; more than 1 where not even one has room."""
+        capacity = self.dispatch.capacity(order)
+        return 1 / capacity if capacity else math.inf
+
+    def _next_flight(self) -> _Flight | None:
+        """The next config, asked as late as possible: when a trial of the control's size has room."""
+        if self.flying and not self._fits(self._share(self.plan.order(CONTROL, None))):
+            return None
+        try:
+            proposal = self.sampler.ask()
+        except SpaceExhausted as error:
+            self.exhausted = str(error)
+            return None
+        return self._flight(proposal.number, proposal.config)
+
+    def _flight(self, number: int, config: Config | None) -> _Flight:
+        order = self.plan.order(number, config)
+        return _Flight(order=order, config=config, share=self._share(order), started=self.now())
+
+    def _launch(self, flight: _Flight) -> Started:
+        number = flight.order.number
+        flight.started = self.now()
+        self.flying[number] = flight
+        self.dispatch.submit(flight.order)
+        config = None if flight.config is None else flight.config.values
+        return Started(number=number, config=config, is_control=number == CONTROL)
+
+    def _store(self, flight: _Flight, outcome: Outcome) -> tuple[StoredTrial, str | None]:
+        """To disk, then to the sampler; and why the trial has no score, if it was measured and has none."""
+        number = flight.order.number
+        unscored = self._unscored(outcome)
+        config = flight.config
+        if number == CONTROL:
+            config = self.plan.space.locate(outcome.ran.effective) if outcome.ran.effective else None
+        trial = StoredTrial.of(
+            flight.order,
+            outcome,
+            config=None if config is None else config.values,
+            is_control=number == CONTROL,
+            attempts=flight.attempts,
+            started=flight.started,
+            finished=self.now(),
+            tuner_version=__version__,
+            unscored=unscored,
+        )
+        secrets = secret_values({**os.environ, **flight.order.environment})
+        write_outcome(self.plan.folder, trial, outcome, secrets=secrets)
+        self.trials[number] = trial
+        if number == CONTROL:
+            self.sampler.add(number, config, self._verdict(trial), is_control=True)
+        else:
+            self.sampler.tell(number, self._verdict(trial))
+        return trial, unscored
+
+    def _unscored(self, outcome: Outcome) -> str | None:
+        if isinstance(outcome, Failed):
+            return None
+        try:
+            worth = self.plan.goal.losses(outcome.measurement)
+        except MissingObjective as error:
+            return str(error)
+        if not all(map(math.isfinite, worth)):
+            return f"an objective is not finite: {dict(zip(self.plan.goal.names, worth, strict=True))}"
+        return None
+
+    def _verdict(self, trial: StoredTrial) -> Verdict:
+        worth = losses(self.plan.goal, trial)
+        if worth is None:
+            return Unscored(cause=trial.cause, reason=trial.reason or "an objective is missing")
+        return Scored(losses=worth)
+
+    def _finished(
+        self, trial: StoredTrial, outcome: Outcome, unscored: str | None, seen: FrontView
+    ) -> Finished:
+        return Finished(
+            number=trial.number,
+            config=trial.config,
+            is_control=trial.is_control,
+            outcome=outcome,
+            unscored=unscored,
+            on_front=trial.number in seen.numbers,
+            objectives=tuple(METRICS[o.metric].shown for o in self.plan.goal.objectives),
+            done=len(self.trials),
+            total=self.plan.total,
+            eta_s=self._eta_s(),
+        )
+
+    def _eta_s(self) -> float:
+        """Rounds left, as many at once as run now, times the median of what a trial took."""
+        took = statistics.median(
+            (trial.finished - trial.started).total_seconds() for trial in self.trials.values()
+        )
+        left = max(self.plan.total - len(self.trials), 0)
+        at_once = max(self.dispatch.capacity(self.plan.order(CONTROL, None)), 1)
+        return took * math.ceil(left / at_once)

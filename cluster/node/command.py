@@ -1,9 +1,12 @@
 """An order as the command line and the environment of a vLLM server."""
 
 import importlib.metadata
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 from cluster.order import Order
 from search_spaces.arguments import to_flags
@@ -93,7 +96,9 @@ def engine_environment(order: Order, inherited: Mapping[str, str]) -> dict[str, 
         # Ray sets it in each worker, to the worker's CPUs or 1, and vLLM would take it for the user's wish.
         and not (by_ray and name == "OMP_NUM_THREADS")
     }
-    return kept | _DEV_MODE | dict(order.environment)
+    # The engine gets a temporary folder of its own for each start; what it compiles must outlast that.
+    compiled = Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
+    return {"TORCHINDUCTOR_CACHE_DIR": str(compiled)} | kept | _DEV_MODE | dict(order.environment)
 
 
 def _release(version: str | None) -> tuple[int, ...]:

@@ -37,7 +37,8 @@ def diagnose(
     errors = tuple(error_lines(log))
     telling = [line for line in errors if not _ECHO.search(line)]
     ended = _ending(exit_status)
-    reason = shortened((telling or errors or [ended])[-1])
+    by_signal = exit_status is not None and exit_status > 128
+    reason = shortened((telling or ([ended] if by_signal else errors) or [ended])[-1])
     if killed_for_memory and not telling:
         return Cause.OUT_OF_MEMORY, f"the kernel killed a process of the engine for memory; {ended}"
     if any(_MEMORY.search(line) for line in telling):
@@ -62,7 +63,7 @@ def error_lines(log: str) -> Iterator[str]:
     A pydantic error has its message on the second line; its first only counts the faults.
     """
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+    for line, following in zip(lines, [*lines[1:], ""], strict=False):
         if refused := _USAGE.match(line):
             yield refused["message"]
         elif _RAISED.match(line):
@@ -90,7 +91,7 @@ def _ending(exit_status: int | None) -> str:
         return "the engine said nothing about why"
     if exit_status - 128 in signal.valid_signals():
         name = signal.Signals(exit_status - 128).name
-        return f"the engine was ended by {name}, with no error in its log"
+        return f"the engine was ended by {name}, without a word of its own"
     return f"the engine exited with status {exit_status}, with no error in its log"
 
 

@@ -10,8 +10,9 @@ every orphan below it, starts the command in a process group of its own, and end
 - its standard input closes or its parent changes: the trial's process is gone, kill -9 included,
 - it gets SIGTERM, SIGINT or SIGHUP.
 
-It exits only when nothing below it is left. If the guard itself is killed, the kernel kills the command
-(PR_SET_PDEATHSIG), and the session's id in the record finds the rest.
+It exits only when nothing below it is left, and takes along what the tree left in its temporary folder:
+vLLM leaves sockets and files there for its workers to meet at. If the guard itself is killed, the kernel
+kills the command (PR_SET_PDEATHSIG), and the session's id in the record finds the rest.
 
 Standard library only: it must start in a blink and take no memory worth counting.
 """
@@ -22,9 +23,11 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -41,6 +44,8 @@ PARENT_POLL_S = 1.0
 """How often the parent's pid is checked. A closed pipe is seen at once; this catches the rare case of
 another process holding its write end (a fork of the trial's process without exec)."""
 SWEEP_POLL_S = 0.05
+ORPHAN_GRACE_S = 5.0
+"""The most grace for what outlives the command or the trial: it has nobody left to work for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,8 @@ class GuardRecord:
     command_started: int
     command: tuple[str, ...]
     """Secrets left out."""
+    scratch: str
+    """The tree's own temporary folder."""
 
     @property
     def ours(self) -> tuple[Process, ...]:
@@ -75,7 +82,10 @@ def read_record(path: Path) -> GuardRecord | None:
 
 
 def sweep(record: GuardRecord, wait_s: float = 10.0) -> bool:
-    """SIGKILL all that is left of a guarded tree, its guard too, and say whether nothing is left."""
+    """SIGKILL all that is left of a guarded tree, its guard too, and say whether nothing is left.
+
+    What it left in its temporary folder goes as well.
+    """
     deadline = time.monotonic() + wait_s
     while left := record.ours:
         if time.monotonic() > deadline:
@@ -83,6 +93,7 @@ def sweep(record: GuardRecord, wait_s: float = 10.0) -> bool:
         for one in left:
             _send(one.pid, signal.SIGKILL)
         time.sleep(SWEEP_POLL_S)
+    shutil.rmtree(record.scratch, ignore_errors=True)
     return True
 
 
@@ -104,15 +115,19 @@ def guard(command: Sequence[str], log: Path, record: Path, grace_s: float, direc
         os.setsid()
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     wake = _signals_as_bytes()
-    try:
-        child = _start(command, log, directory)
-    except OSError as error:
-        print(f"cannot start {command[0]}: {error.strerror}", file=sys.stderr)
-        return 127
-    _write_record(record, child, command)
-    _wait(child, parent, wake)
-    _end_all(child, grace_s)
-    record.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True) as scratch:
+        try:
+            child = _start(command, log, directory, scratch)
+        except OSError as error:
+            print(f"cannot start {command[0]}: {error.strerror}", file=sys.stderr)
+            return 127
+        try:
+            _write_record(record, child, command, scratch)
+            _wait(child, parent, wake)
+        finally:
+            orphaned = child.poll() is not None or os.getppid() != parent
+            _end_all(child, min(grace_s, ORPHAN_GRACE_S) if orphaned else grace_s)
+            record.unlink(missing_ok=True)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
@@ -130,7 +145,7 @@ def _signals_as_bytes() -> int:
     return read
 
 
-def _start(command: Sequence[str], log: Path, directory: Path) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], log: Path, directory: Path, scratch: str) -> subprocess.Popen[bytes]:
     guard_pid = os.getpid()
 
     def die_with_the_guard() -> None:
@@ -145,12 +160,13 @@ def _start(command: Sequence[str], log: Path, directory: Path) -> subprocess.Pop
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=directory,
+            env={**os.environ, "TMPDIR": scratch},
             process_group=0,
             preexec_fn=die_with_the_guard,
         )
 
 
-def _write_record(path: Path, child: subprocess.Popen[bytes], command: Sequence[str]) -> None:
+def _write_record(path: Path, child: subprocess.Popen[bytes], command: Sequence[str], scratch: str) -> None:
     guard_itself, started = process(os.getpid()), process(child.pid)
     assert guard_itself is not None
     assert started is not None  # not reaped yet, so /proc has it, if only as a zombie
@@ -160,6 +176,7 @@ def _write_record(path: Path, child: subprocess.Popen[bytes], command: Sequence[
         command_pid=child.pid,
         command_started=started.started,
         command=without_secrets(command),
+        scratch=scratch,
     )
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(record)))

@@ -107,10 +107,21 @@ def test_children_that_outlive_the_command_are_ended(tmp_path: Path) -> None:
         assert running(below) == []
 
 
+def test_what_the_command_leaves_in_its_temporary_folder_goes_with_it(tmp_path: Path) -> None:
+    with guarded(tmp_path, "touch $TMPDIR/left; echo up; sleep 300"):
+        assert wait_until(lambda: up(tmp_path))
+        record = read_record(tmp_path / RECORD_NAME)
+        assert record is not None
+        assert (Path(record.scratch) / "left").exists()
+    assert not Path(record.scratch).exists()
+
+
 def test_two_processes_with_one_pid_are_told_apart_by_their_start(tmp_path: Path) -> None:
     mine = process(os.getpid())
     assert mine is not None
-    record = GuardRecord(pid=mine.pid, started=mine.started + 1, command_pid=1, command_started=1, command=())
+    record = GuardRecord(
+        pid=mine.pid, started=mine.started + 1, command_pid=1, command_started=1, command=(), scratch=""
+    )
     assert record.ours == ()
 
 

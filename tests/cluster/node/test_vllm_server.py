@@ -1,0 +1,226 @@
+"""The engine's life, on a stand-in that starts at once: guard, port and processes are real."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from cluster.node.engine import LOG_NAME, EngineFailure
+from cluster.node.guard import read_record
+from cluster.node.guarded import RECORD_NAME
+from cluster.node.processes import process
+from cluster.node.vllm_server import VllmEndpoint, VllmEngine
+from cluster.order import Cause, Limits, Order
+from cluster.traffic.request import Request
+from cluster.traffic.trace import Trace
+from cluster.traffic.workload import Workload
+from objectives.slo import Slo
+from search_spaces.values import Json
+
+MakeOrder = Callable[..., Order]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a tokenizer of one token a byte."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.save(str(folder / "tokenizer.json"))
+    return str(folder)
+
+
+@pytest.fixture
+def order(tmp_path: Path, tokenizer: str) -> MakeOrder:
+    """Makes orders whose engine is the stand-in, with a script."""
+    package = tmp_path / "path" / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    for folder in (package, *package.parents[:2]):
+        (folder / "__init__.py").touch()
+    shutil.copy(Path(__file__).with_name("fake_vllm_server.py"), package / "api_server.py")
+    trace = Trace(
+        requests=tuple(
+            Request(arrival_s=number * 0.01, input_length=length, output_length=4)
+            for number, length in enumerate((10, 20, 30, 40))
+        )
+    )
+
+    def make(
+        arguments: dict[str, Json] | None = None,
+        *,
+        start_stall_s: float = 20.0,
+        stuck_s: float = 20.0,
+        **script: object,
+    ) -> Order:
+        return Order(
+            study="s",
+            number=0,
+            model="some/model",
+            arguments=arguments or {},
+            environment={"PYTHONPATH": str(tmp_path / "path"), "FAKE_VLLM": json.dumps(script)},
+            workload=Workload(trace=trace, tokenizer=tokenizer),
+            slo=Slo(),
+            limits=Limits(start_stall_s=start_stall_s, stuck_s=stuck_s, stop_s=2.0),
+        )
+
+    return make
+
+
+def session(folder: Path) -> tuple[int, ...]:
+    """Every process of the engine, its guard too."""
+    record = read_record(folder / RECORD_NAME)
+    assert record is not None
+    return tuple(one.pid for one in record.ours)
+
+
+def running(pids: tuple[int, ...]) -> list[int]:
+    return [pid for pid in pids if (found := process(pid)) is not None and not found.zombie]
+
+
+def requests_of(endpoint: VllmEndpoint) -> list[dict[str, object]]:
+    """The completions that the stand-in was asked for."""
+    found = endpoint._api.get("/requests").json  # the one thing a test must ask beside the engine
+    assert isinstance(found, list)
+    return [dict(one) for one in found if isinstance(one, dict)]
+
+
+def failure_of(order: Order, folder: Path) -> EngineFailure:
+    with pytest.raises(EngineFailure) as caught, VllmEngine().serve(order, folder):
+        pass
+    return caught.value
+
+
+def test_it_serves_says_what_it_is_and_leaves_nothing(order: MakeOrder, tmp_path: Path) -> None:
+    with VllmEngine().serve(order({"max_num_seqs": 4}, child=True), tmp_path) as endpoint:
+        pids = session(tmp_path)
+        assert len(pids) == 3  # guard, server, its child
+        assert endpoint.version == "0.99.0"
+        assert endpoint.effective["max_num_seqs"] == 4
+        assert endpoint.command[1:5] == ("-m", "vllm.entrypoints.openai.api_server", "--model", "some/model")
+        assert endpoint.command[-2:] == ("--max-num-seqs", "4")
+        assert endpoint.hardware
+    assert running(pids) == []
+
+
+def test_two_starts_never_share_a_name(order: MakeOrder, tmp_path: Path) -> None:
+    names = []
+    for _ in range(2):
+        with VllmEngine().serve(order(), tmp_path) as endpoint:
+            names.append(endpoint.served_name)
+    assert len(set(names)) == 2
+
+
+def test_an_engine_that_refuses_its_arguments_fails_with_its_own_words(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    failure = failure_of(
+        order(say=["api_server.py: error: argument --dtype: invalid choice: 'x'"], exit=2), tmp_path
+    )
+    assert failure.cause is Cause.INVALID_ARGUMENT
+    assert failure.reason == "argument --dtype: invalid choice: 'x'"
+    assert failure.ran is not None
+    assert "--served-model-name" in failure.ran.command
+    assert failure.ran.hardware
+
+
+def test_an_engine_that_says_nothing_more_hangs(order: MakeOrder, tmp_path: Path) -> None:
+    failure = failure_of(order(say=["loading weights"], hang=True, start_stall_s=1.0), tmp_path)
+    assert failure.cause is Cause.HANG_AT_START
+    assert failure.reason == "no health and no new line in its log for 1 s; the last: loading weights"
+    assert not (tmp_path / RECORD_NAME).exists()
+
+
+def test_an_engine_that_goes_on_talking_may_take_longer_than_the_limit(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    with VllmEngine().serve(order(say=["working"] * 8, say_every_s=0.3, start_stall_s=1.5), tmp_path):
+        assert time.monotonic() - began > 2.4
+
+
+def test_a_setting_that_is_not_in_effect_fails_the_trial_and_is_told(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    failure = failure_of(order({"max_num_seqs": 8}, max_num_seqs=4), tmp_path)
+    assert failure.cause is Cause.SETTINGS_DIFFER
+    assert failure.reason == "asked max_num_seqs=8, in effect 4"
+    assert failure.ran is not None
+    assert failure.ran.effective["max_num_seqs"] == 4
+
+
+def test_a_port_that_is_taken_meanwhile_is_changed_for_another(order: MakeOrder, tmp_path: Path) -> None:
+    mark = tmp_path / "taken"
+    with VllmEngine().serve(order(taken_once=str(mark)), tmp_path):
+        assert mark.exists()
+
+
+def test_the_warm_up_fills_the_batch_with_the_traces_lengths(order: MakeOrder, tmp_path: Path) -> None:
+    asked = order(max_num_seqs=6)
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        endpoint.warm_up(asked.workload)
+        lengths = [len(list(one["prompt"])) for one in requests_of(endpoint)]  # type: ignore[call-overload]
+    # Quartiles of 10, 20, 30, 40, rounded down to a length that occurs: 10, 20, 30, each in turn.
+    assert sorted(lengths) == [10, 10, 20, 20, 30, 30]
+
+
+def test_a_reset_is_asked_for_until_the_body_says_success(order: MakeOrder, tmp_path: Path) -> None:
+    with VllmEngine().serve(order(resets=[False, False, True, False]), tmp_path) as endpoint:
+        endpoint.reset_caches()
+        assert endpoint._api.reset_prefix_cache(external=False) is False  # the fourth answer: three were used
+
+
+def test_a_replay_has_a_record_a_request_and_samples_at_both_edges(order: MakeOrder, tmp_path: Path) -> None:
+    asked = order()
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        replay = endpoint.play(asked.workload, asked.limits)
+    assert [record.tokens_out for record in replay.records] == [4, 4, 4, 4]
+    assert replay.samples[0].at_s < 0 < replay.samples[-1].at_s
+    assert replay.samples[0].running == 0
+
+
+def test_an_engine_that_dies_under_load_fails_with_its_last_error(order: MakeOrder, tmp_path: Path) -> None:
+    asked = order(completions="die", child=True)
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        pids = session(tmp_path)
+        with pytest.raises(EngineFailure) as caught:
+            endpoint.play(asked.workload, asked.limits)
+    assert caught.value.cause is Cause.DIED_UNDER_LOAD
+    assert caught.value.reason == "RuntimeError: the core broke"
+    assert len(caught.value.records) == 4
+    assert running(pids) == []
+
+
+def test_an_engine_killed_from_outside_fails_that_trial(order: MakeOrder, tmp_path: Path) -> None:
+    asked = order(completions="hang")
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        record = read_record(tmp_path / RECORD_NAME)
+        assert record is not None
+        os.kill(record.command_pid, signal.SIGKILL)
+        with pytest.raises(EngineFailure) as caught:
+            endpoint.play(asked.workload, asked.limits)
+    assert caught.value.cause is Cause.DIED_UNDER_LOAD
+    assert caught.value.reason == "the engine was ended by SIGKILL, without a word of its own"
+
+
+def test_an_engine_that_gives_no_token_is_stuck(order: MakeOrder, tmp_path: Path) -> None:
+    asked = order(completions="hang", stuck_s=0.5)
+    with pytest.raises(EngineFailure) as caught, VllmEngine().serve(asked, tmp_path) as endpoint:
+        endpoint.play(asked.workload, asked.limits)
+    assert caught.value.cause is Cause.STUCK
+    assert "no token" in caught.value.reason
+
+
+def test_the_engines_secrets_are_blanked_in_its_log(order: MakeOrder, tmp_path: Path) -> None:
+    asked = order(say=["args: hf_token=hf_abcdefghijkl", "ValueError: bad token hf_abcdefghijkl"], exit=1)
+    environment = {**asked.environment, "HF_TOKEN": "hf_abcdefghijkl"}
+    failure = failure_of(replace(asked, environment=environment), tmp_path)
+    assert failure.reason == "ValueError: bad token ***"
+    assert (tmp_path / LOG_NAME).exists()

@@ -110,6 +110,8 @@ class _Reading:
                 self.faults.append(Fault(place, "the file holds too many values or is nested too deep", line))
                 self._read = _NODES + 1
             return Node(place=place, line=line, path=path, value=None)
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+            self.faults.append(Fault(place, f"tags are not supported: {node.tag}", line))
         match node:
             case yaml.MappingNode():
                 return Node(place=place, line=line, path=path, value=self._mapping(node, path, depth))

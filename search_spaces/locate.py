@@ -1,7 +1,8 @@
 """Where in a space an engine stands, judged by the settings that it reports as in effect.
 
 The sampler is told the control's measurement at the control's own place this way. Where a place cannot be
-told for certain there is none: a wrong one would teach the sampler something false.
+told for certain there is none: a wrong one would teach the sampler something false. An engine does not report
+its environment, so that is taken to be the space's own, as the control's is.
 """
 
 from collections.abc import Mapping

@@ -118,7 +118,7 @@ class Integer:
 
     def check(self, value: Scalar) -> int:
         """The value as an int. Raises ValueError, saying what is allowed."""
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != math.floor(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
             raise ValueError(f"must be a whole number, got {value!r}")
         if int(value) not in self.values:
             raise ValueError(f"must be {described(self)}, got {value!r}")
@@ -171,7 +171,7 @@ class Real:
 
     def check(self, value: Scalar) -> float:
         """The value as a float. Raises ValueError, saying what is allowed."""
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"must be a number, got {value!r}")
         snapped = self.snap(value)
         # What JSON or a database gives back may be off in the last digit.

@@ -95,8 +95,7 @@ def touched(parameter: Parameter) -> set[str]:
             names |= {f"argument {path}" for path, _ in leaves(choice.set)}
             names |= {f"environment {name}" for name in choice.environment}
             names |= {"model"} if choice.model else set()
-            for further in choice.parameters:
-                names |= touched(further)
+            names = names.union(*(touched(further) for further in choice.parameters))
     return names
 
 

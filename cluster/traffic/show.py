@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from cluster.traffic.prefixes import shared_tokens
 from cluster.traffic.trace import Trace
 
 
@@ -20,6 +22,15 @@ class Lengths:
     p99: int
     longest: int
     total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """How many lengths fall into each of equally wide bins, from 0 tokens up."""
+
+    width: int
+    """Tokens: bin k holds lengths from k · width up to (k + 1) · width, the upper end left out."""
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +56,22 @@ class Figures:
     """Requests per session, over those that have one; None where there are no sessions."""
     literal: int
     """Requests whose text is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFigures:
+    """What sessions are like. Gaps run from one turn's arrival to the next one's, answers included."""
+
+    sessions: int
+    requests: int
+    """Those that belong to a session."""
+    turns_mean: float
+    turns_longest: int
+    single: int
+    """Sessions of one request."""
+    gap_p50_s: float | None
+    """None where no session has a second turn."""
+    gap_p90_s: float | None
 
 
 def figures(trace: Trace) -> Figures:
@@ -76,6 +103,28 @@ def figures(trace: Trace) -> Figures:
     )
 
 
+def session_figures(trace: Trace) -> SessionFigures | None:
+    """What the trace's sessions are like; None where it has none."""
+    arrivals: dict[str, list[float]] = {}
+    for request in trace.requests:
+        if request.session_id is not None:
+            arrivals.setdefault(request.session_id, []).append(request.arrival_s)
+    if not arrivals:
+        return None
+    turns = np.array([len(at) for at in arrivals.values()])
+    gaps = [later - earlier for at in arrivals.values() for earlier, later in pairwise(at)]
+    p50, p90 = (float(np.percentile(gaps, p, method="higher")) for p in (50, 90)) if gaps else (None, None)
+    return SessionFigures(
+        sessions=len(turns),
+        requests=int(turns.sum()),
+        turns_mean=float(turns.mean()),
+        turns_longest=int(turns.max()),
+        single=int((turns == 1).sum()),
+        gap_p50_s=p50,
+        gap_p90_s=p90,
+    )
+
+
 def hit_share(trace: Trace, *, engine_block: int) -> float:
     """Share of prompt tokens that an engine's prefix cache hits if it never forgets, 0 to 1.
 
@@ -92,31 +141,11 @@ def hit_share(trace: Trace, *, engine_block: int) -> float:
     return hits / sum(request.input_length for request in trace.requests)
 
 
-def shared_tokens(trace: Trace) -> tuple[int, ...]:
-    """For each request, the leading prompt tokens that some earlier request's prompt begins with too.
-
-    Blocks are compared by id from the first on. A partial last block is the beginning of its id's text,
-    so it is shared as far as the shorter of two reaches.
-    """
-    children: dict[tuple[int, int], int] = {}
-    """(node, block id) → node: the tree of all prompts so far, its root 0."""
-    covered = [0]
-    """Tokens of each node's block that some prompt has had."""
-    found: list[int] = []
-    for request in trace.requests:
-        node, shared, same = 0, 0, True
-        for place, hash_id in enumerate(request.hash_ids):
-            tokens = min(trace.block_tokens, request.input_length - place * trace.block_tokens)
-            child = children.setdefault((node, hash_id), len(covered))
-            if child == len(covered):
-                covered.append(0)
-            if same:
-                shared += min(tokens, covered[child])
-                same = covered[child] >= tokens
-            covered[child] = max(covered[child], tokens)
-            node = child
-        found.append(shared)
-    return tuple(found)
+def histogram(lengths: Sequence[int], *, bins: int = 50) -> Histogram:
+    """Lengths in at most so many bins, the last one that of the longest."""
+    width = max(lengths) // bins + 1
+    counts = np.bincount(np.array(lengths) // width)
+    return Histogram(width=width, counts=tuple(counts.tolist()))
 
 
 def _lengths(values: Sequence[int]) -> Lengths:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.traffic.show import shared_tokens
+from cluster.traffic.prefixes import shared_tokens
 from cluster.traffic.trace import Message, Request, Trace, TraceError, assemble, read_trace, write_trace
 from cluster.traffic.workload import Workload, materialise
 from tests.cluster.traffic.encoding import letters, words

@@ -5,7 +5,8 @@ import statistics
 
 import pytest
 
-from cluster.traffic.show import figures, hit_share, shared_tokens
+from cluster.traffic.prefixes import shared_tokens
+from cluster.traffic.show import figures, histogram, hit_share, session_figures
 from cluster.traffic.trace import Request, Trace, assemble, read_trace
 from tests.cluster.traffic.encoding import public
 
@@ -96,3 +97,33 @@ def test_the_public_azure_trace_has_the_figures_that_its_columns_add_up_to() -> 
     assert shown.input_length.total == sum(a for a, _ in rows)
     assert shown.output_length.p50 == statistics.median_high(b for _, b in rows)
     assert (shown.prefix_share, shown.sessions) == (0.0, 0)
+
+
+def test_sessions_are_counted_with_the_time_between_their_turns() -> None:
+    trace = assemble(
+        [
+            asked(4, at=0, session="a"),
+            asked(4, at=1),
+            asked(4, at=2, session="b"),
+            asked(4, at=3, session="a"),
+            asked(4, at=9, session="a"),
+        ]
+    )
+    seen = session_figures(trace)
+    assert seen is not None
+    assert (seen.sessions, seen.requests, seen.turns_mean, seen.turns_longest, seen.single) == (
+        2,
+        4,
+        2.0,
+        3,
+        1,
+    )
+    assert (seen.gap_p50_s, seen.gap_p90_s) == (6.0, 6.0)  # gaps 3 and 6; the higher of two at the median
+    assert session_figures(assemble([asked(4)])) is None
+
+
+def test_a_histogram_holds_every_length_once() -> None:
+    lengths = [1, 2, 2, 9, 10, 99]
+    found = histogram(lengths, bins=10)
+    assert (found.width, found.counts) == (10, (4, 1, 0, 0, 0, 0, 0, 0, 0, 1))
+    assert sum(histogram(lengths, bins=7).counts) == len(lengths)

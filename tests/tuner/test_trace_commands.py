@@ -1,0 +1,138 @@
+import json
+import math
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster.traffic.make import Recipe
+from cluster.traffic.trace import read_trace
+from tests.cluster.traffic.encoding import public
+from tuner.cli import main
+from tuner.trace_commands import trace
+from tuner.trace_usecases import requests_to_tell_apart
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["trace", *map(str, words)])
+
+
+def told(*words: object) -> str:
+    """What a command that succeeds prints."""
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*words: object) -> str:
+    """What a command says that ends a user's mistake."""
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    out = tmp_path / "made.jsonl"
+    told("make", "--out", out, "--requests", 300, "--rate", 5, "--input-mean", 900, "--output-mean", 30)
+    return out
+
+
+def test_every_figure_of_a_recipe_is_an_option_with_its_default() -> None:
+    make = trace.commands["make"]
+    options = {option.name: option for option in make.params if isinstance(option, click.Option)}
+    for name, figure in Recipe.model_fields.items():
+        assert options[name].required is figure.is_required(), name
+        if not figure.is_required():
+            assert options[name].default == figure.default, name
+
+
+def test_a_made_trace_is_the_one_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "t.jsonl.gz"
+    asked = (
+        "--requests",
+        200,
+        "--rate",
+        4,
+        "--input-mean",
+        1500,
+        "--output-mean",
+        20,
+        "--shared-prefix",
+        0.5,
+    )
+    said = json.loads(told("make", "--out", out, *asked, "--block-tokens", 64, "--seed", 3, "--json"))
+    trace_read = read_trace(out)
+    assert said["digest"] == trace_read.digest
+    assert (len(trace_read.requests), trace_read.block_tokens) == (200, 64)
+    assert said["figures"]["rate"] == pytest.approx(4)
+
+
+def test_a_recipe_that_cannot_be_is_refused_with_every_fault(tmp_path: Path) -> None:
+    asked = ("--requests", 0, "--rate", -1, "--input-mean", 10, "--output-mean", 20)
+    said = refused("make", "--out", tmp_path / "t", *asked)
+    assert "requests: Input should be greater than or equal to 1, got 0" in said
+    assert "rate: Input should be" in said
+
+
+def test_show_tells_of_everything(made: Path) -> None:
+    said = told("show", made, "--ttft-ms", 200, "--tpot-ms", 10, "--speed", 2)
+    for word in (
+        "300 requests",
+        "at 2 times",
+        "burstiness",
+        "prompts",
+        "outputs",
+        "prefix share",
+        "sessions",
+    ):
+        assert word in said
+    assert "were a request to take 200 ms and 10 ms a further token" in said
+    assert "enough for    P99: 299 requests" in said
+
+
+def test_show_as_json_has_no_nan_and_the_same_figures(made: Path) -> None:
+    said = json.loads(told("show", made, "--json", "--speed", 2))
+    assert said["figures"]["requests"] == 300
+    assert said["concurrency"] is None
+    assert sum(said["prompts"]["counts"]) == 300
+    assert said["pace"]["window_s"] * sum(said["pace"]["rates"]) == pytest.approx(300)
+
+
+def test_a_service_time_needs_both_its_parts(made: Path) -> None:
+    assert "--ttft-ms and --tpot-ms go together" in refused("show", made, "--ttft-ms", 3)
+
+
+@pytest.mark.parametrize(("ending", "begins"), [("html", b"<!doctype html>"), ("png", b"\x89PNG")])
+def test_a_picture_is_one_whole_file(made: Path, tmp_path: Path, ending: str, begins: bytes) -> None:
+    out = tmp_path / f"picture.{ending}"
+    told("show", made, "--picture", out)
+    content = out.read_bytes()
+    assert content.startswith(begins)
+    assert b"https://cdn" not in content[:5000]
+
+
+def test_a_picture_of_another_kind_is_refused(made: Path, tmp_path: Path) -> None:
+    assert "a picture ends in .html or .png" in refused("show", made, "--picture", tmp_path / "p.gif")
+
+
+def test_show_says_that_rounded_arrivals_are_bursts_that_never_were() -> None:
+    said = told("show", public("mooncake_conversation.jsonl"))
+    assert "12031 requests on 1180 timestamps, steps of 3 s" in said
+
+
+def test_a_bad_file_is_named_line_by_line_without_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"timestamp": -1}\n[]\n')
+    said = refused("show", path)
+    assert f"{path}:1: timestamp must lie between" in said
+    assert f"{path}:2: not a JSON object but list" in said
+    assert "No such file" in refused("show", tmp_path / "absent")
+
+
+def test_requests_to_tell_apart_are_those_of_a_paired_test() -> None:
+    # (1.96 + 0.8416)² · (0.2 / ln 1.03)² = 7.849 · 45.78 = 359.3
+    assert requests_to_tell_apart(0.03, pair_sd=0.2) == 360
+    assert requests_to_tell_apart(0.1, pair_sd=0.2) == math.ceil(7.8489 * (0.2 / math.log(1.1)) ** 2)

@@ -1,0 +1,138 @@
+"""`tuner trace …`: words to the use cases of traces."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.options import JSON, print_json
+
+if TYPE_CHECKING:
+    from tuner.trace_usecases import Written
+
+_FILE = click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+_OUT = click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to write."
+)
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+_RECIPE: dict[str, tuple[type, int | float | None, str]] = {
+    "requests": (int, None, "How many."),
+    "rate": (float, None, "Requests a second."),
+    "burstiness": (float, 1.0, "Shape of the gamma gaps: 1 is Poisson, less is burstier."),
+    "input_mean": (float, None, "Mean prompt in tokens."),
+    "input_cv": (float, 0.5, "Variation of prompts: standard deviation over mean."),
+    "input_max": (int, 2**24, "Longest prompt in tokens."),
+    "output_mean": (float, None, "Mean output in tokens."),
+    "output_cv": (float, 0.5, "Variation of outputs."),
+    "output_max": (int, 2**24, "Longest output in tokens."),
+    "shared_prefix": (float, 0.0, "Share of all prompt tokens that sessions have in common, 0 to 1."),
+    "prefixes": (int, 1, "How many different shared prefixes."),
+    "turns": (float, 1.0, "Mean requests of a session."),
+    "think_s": (float, 10.0, "Mean seconds from one turn's arrival to the next one's."),
+    "block_tokens": (int, 512, "Tokens in one block: what is shared is told in whole blocks."),
+    "seed": (int, 0, "Of every draw."),
+}
+"""Every figure of a recipe: its type, what it is where not given (None: it must be), what it means.
+
+The recipe itself checks them, with all faults at once; a test holds this table to it.
+"""
+
+
+def _recipe_options(command: Callable[..., None]) -> Callable[..., None]:
+    """An option for each figure."""
+    for name, (kind, default, meaning) in reversed(_RECIPE.items()):
+        command = click.option(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            default=default,
+            required=default is None,
+            show_default=True,
+            help=meaning,
+        )(command)
+    return command
+
+
+@click.group()
+def trace() -> None:
+    """Recorded traffic: make, import, look at, cut, split and record it."""
+
+
+@trace.command()
+@_OUT
+@_recipe_options
+@JSON
+def make(out: Path, as_json: bool, **recipe: Any) -> None:
+    """Make a trace from a few figures."""
+    from tuner import trace_usecases
+
+    _say(trace_usecases.make(recipe, out), as_json)
+
+
+@trace.command()
+@_FILE
+@click.option("--speed", type=_POSITIVE, default=1.0, show_default=True, help="Play it this much faster.")
+@click.option("--ttft-ms", type=click.FloatRange(min=0), help="Assumed time to a request's first token.")
+@click.option("--tpot-ms", type=click.FloatRange(min=0), help="Assumed time for each further token.")
+@click.option(
+    "--tell-apart",
+    "percent",
+    type=_POSITIVE,
+    default=3.0,
+    show_default=True,
+    help="Difference between configs, in %, that a replay is to show.",
+)
+@click.option("--pair-sd", type=_POSITIVE, help="How a metric's paired log-ratios vary, where measured.")
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw it too: a .html or .png file."
+)
+@JSON
+def show(
+    path: Path,
+    speed: float,
+    ttft_ms: float | None,
+    tpot_ms: float | None,
+    percent: float,
+    pair_sd: float | None,
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    """Print what a trace is like: rates, burstiness, lengths, shared prefixes, sessions, concurrency."""
+    from cluster.traffic.pace import Service
+    from tuner import trace_usecases
+    from tuner.trace_words import shown_lines
+
+    if (ttft_ms is None) != (tpot_ms is None):
+        raise click.UsageError("--ttft-ms and --tpot-ms go together: what a request takes")
+    service = (
+        None if ttft_ms is None or tpot_ms is None else Service(ttft_s=ttft_ms / 1000, tpot_s=tpot_ms / 1000)
+    )
+    shown = trace_usecases.show(
+        path,
+        speed=speed,
+        service=service,
+        difference=percent / 100,
+        pair_sd=pair_sd or trace_usecases.PAIR_SD,
+    )
+    if picture is not None:
+        from tuner.trace_picture import draw
+
+        draw(shown, picture)
+    if as_json:
+        print_json(shown.to_json())
+        return
+    for line in shown_lines(shown):
+        click.echo(line)
+    if picture is not None:
+        click.echo(f"wrote {picture}")
+
+
+def _say(written: "Written", as_json: bool) -> None:
+    from tuner.trace_words import written_lines
+
+    if as_json:
+        print_json(written.to_json())
+        return
+    for line in written_lines(written):
+        click.echo(line)

@@ -1,0 +1,189 @@
+"""What a user can ask of traces. Front ends turn words or HTTP into one of these calls.
+
+Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.special import ndtri
+
+from cluster.traffic.make import make_trace, recipe_from
+from cluster.traffic.pace import Concurrency, Pace, Service, concurrency, pace
+from cluster.traffic.prefixes import share_by_block
+from cluster.traffic.show import (
+    Figures,
+    Histogram,
+    SessionFigures,
+    figures,
+    histogram,
+    hit_share,
+    session_figures,
+)
+from cluster.traffic.spread import quantum
+from cluster.traffic.tokenizer import TokenizerError
+from cluster.traffic.trace import Trace, TraceError, read_trace, write_trace
+from objectives.statistics import CONFIDENCE, requests_needed
+from tuner.mistakes import Mistake
+
+ENGINE_BLOCKS = (16, 32, 64, 128)
+"""Cache blocks that engines use, in tokens; 16 is vLLM's on a GPU."""
+
+BLOCKS_SHOWN = 64
+"""Places of a prompt at which the shared part is told: beyond them it changes little."""
+
+PAIR_SD = 0.2
+"""Assumed standard deviation of a metric's per-request log-ratio between two configs on the same requests.
+
+Simulated pairs at 1.5 times the recorded load had it near this; measured pairs tell better.
+"""
+
+POWER = 0.8
+"""Chance that a difference that is there is seen."""
+
+
+@contextmanager
+def users_mistakes() -> Iterator[None]:
+    """What the traffic house raises for bad input, as a Mistake."""
+    try:
+        yield
+    except (TraceError, TokenizerError) as error:
+        raise Mistake(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enough:
+    """How much of a trace a replay needs for something."""
+
+    what: str
+    requests: int
+    seconds: float | None
+    """At the speed asked for; None where the trace is too short for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Everything that is told of a trace, times at the speed asked for."""
+
+    path: str
+    digest: str
+    notes: tuple[str, ...]
+    speed: float
+    figures: Figures
+    """At recorded speed."""
+    pace: Pace
+    prompts: Histogram
+    outputs: Histogram
+    share_by_block: tuple[float, ...]
+    hit_share: Mapping[int, float]
+    """By tokens in one block of an engine's cache; of a cache that never forgets."""
+    sessions: SessionFigures | None
+    service: Service | None
+    concurrency: Concurrency | None
+    enough: tuple[Enough, ...]
+    pair_sd: float
+    """Assumed or measured, for telling configs apart."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As data; units are in the names."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A trace that was written, and what it is like."""
+
+    path: str
+    digest: str
+    notes: tuple[str, ...]
+    figures: Figures
+
+    def to_json(self) -> dict[str, Any]:
+        """As data; units are in the names."""
+        return asdict(self)
+
+
+def make(recipe: Mapping[str, object], out: Path) -> Written:
+    """Make a trace from a recipe's figures and write it."""
+    with users_mistakes():
+        return _written(make_trace(recipe_from(recipe)), out)
+
+
+def show(
+    path: Path,
+    *,
+    speed: float = 1.0,
+    service: Service | None = None,
+    difference: float = 0.03,
+    pair_sd: float = PAIR_SD,
+) -> Shown:
+    """Everything there is to tell of a trace's file.
+
+    Args:
+        path: the file.
+        speed: arrival times are divided by this.
+        service: how long a request is assumed to take; None: concurrency is not told.
+        difference: relative difference between configs that a replay is to tell apart.
+        pair_sd: standard deviation of a metric's paired log-ratios, if it was measured.
+    """
+    with users_mistakes():
+        trace = read_trace(path)
+    return Shown(
+        path=str(path),
+        digest=trace.digest,
+        notes=(*trace.notes, *_rounded(trace)),
+        speed=speed,
+        figures=figures(trace),
+        pace=pace(trace, speed=speed),
+        prompts=histogram([request.input_length for request in trace.requests]),
+        outputs=histogram([request.output_length for request in trace.requests]),
+        share_by_block=share_by_block(trace, blocks=BLOCKS_SHOWN),
+        hit_share={block: hit_share(trace, engine_block=block) for block in ENGINE_BLOCKS},
+        sessions=session_figures(trace),
+        service=service,
+        concurrency=None if service is None else concurrency(trace, service, speed=speed),
+        pair_sd=pair_sd,
+        enough=(
+            *(_enough(trace, speed, f"P{q}", requests_needed(q / 100)) for q in (90, 95, 99)),
+            _enough(
+                trace,
+                speed,
+                f"a difference of {difference * 100:g} % between configs",
+                requests_to_tell_apart(difference, pair_sd=pair_sd),
+            ),
+        ),
+    )
+
+
+def _rounded(trace: Trace) -> Iterator[str]:
+    arrivals = [request.arrival_s for request in trace.requests]
+    step = quantum(arrivals)
+    if step is not None:
+        yield (
+            f"arrivals were rounded by their recorder ({len(arrivals)} requests on {len(set(arrivals))} "
+            f"timestamps, steps of {step:g} s): replayed so they are bursts; tuner trace import spreads them"
+        )
+
+
+def requests_to_tell_apart(difference: float, *, pair_sd: float = PAIR_SD) -> int:
+    """Paired requests after which a relative difference is seen, at `POWER` and `CONFIDENCE`.
+
+    The sample size of a paired test of means, on log-ratios: ((z_confidence + z_power) · sd / log(1 + d))².
+    """
+    z = float(ndtri((1 + CONFIDENCE) / 2) + ndtri(POWER))
+    return math.ceil((z * pair_sd / math.log1p(difference)) ** 2)
+
+
+def _enough(trace: Trace, speed: float, what: str, requests: int) -> Enough:
+    there = requests <= len(trace.requests)
+    seconds = trace.requests[requests - 1].arrival_s / speed if there else None
+    return Enough(what=what, requests=requests, seconds=seconds)
+
+
+def _written(trace: Trace, out: Path) -> Written:
+    write_trace(trace, out)
+    return Written(path=str(out), digest=trace.digest, notes=trace.notes, figures=figures(trace))

@@ -1,8 +1,5 @@
-"""Words to use cases: parses the command line, prints what comes back, turns users' mistakes into one line."""
+"""Words to use cases: parses the command line, prints what comes back, ends mistakes in one line."""
 
-import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +7,11 @@ import click
 
 import tuner
 from tuner.mistakes import Mistake
+from tuner.options import JSON, RUNS, print_json
+from tuner.trace_commands import trace
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
-
-RUNS = click.option(
-    "--runs",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder that holds studies.",
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 class Words(click.Group):
@@ -49,12 +39,12 @@ def main() -> None:
 @click.option("--trials", type=click.IntRange(min=1), help="Finished trials in all, the control included.")
 @click.option("--study", "name", help="Name of the study (default: the space's name and the time).")
 @click.option("--resume", is_flag=True, help="Go on with a study, up to --trials in all.")
-@click.option("--sampler", default="tpe", show_default=True, help="tpe, gp, nsga2, qmc or random.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--sampler", help="tpe (the default), gp, nsga2, qmc or random.")
+@click.option("--seed", type=click.IntRange(min=0), help="Of the search (default: 0).")
 @click.option("--trace", help="Trace to replay instead of the space's own.")
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Play the trace this much faster.")
 @click.option("--ray", "address", help="Address of a Ray cluster (default: start a Ray on this machine).")
-@click.option("--engine", type=click.Choice(["vllm", "simulated"]), default="vllm", show_default=True)
+@click.option("--engine", type=click.Choice(["vllm", "simulated"]), help="Default: vllm.")
 @click.option("--storage", help="URL of the study database (default: SQLite under --runs).")
 @click.option("--tracking-uri", help="MLflow to log to (default: SQLite under --runs).")
 @RUNS
@@ -62,15 +52,18 @@ def main() -> None:
 def search(as_json: bool, **asked: Any) -> None:
     """Search a space; print the front, where MLflow has it, and what comes next."""
     from tuner import usecases
+    from tuner.front import front_json
+    from tuner.session import SearchRequest
     from tuner.terminal import Progress, front_lines, next_steps
 
     progress = Progress(say=lambda line: click.echo(line, err=as_json))
-    seen = usecases.search(usecases.SearchRequest(**asked), progress.show)
+    seen = usecases.search(SearchRequest(**asked), progress.show)
     if as_json:
-        _print_json(usecases.front_json(seen))
+        print_json(front_json(seen))
         return
     _print(front_lines(seen))
-    _print(next_steps(seen, runs=asked["runs"], tracking_uri=asked["tracking_uri"]))
+    tracking = asked["tracking_uri"] or usecases.default_tracking_uri(asked["runs"])
+    _print(next_steps(seen, runs=asked["runs"], tracking=tracking))
 
 
 @main.command()
@@ -80,11 +73,12 @@ def search(as_json: bool, **asked: Any) -> None:
 def front(study: str | None, runs: Path, as_json: bool) -> None:
     """List the Pareto front of STUDY (default: the latest), with the control beside it."""
     from tuner import usecases
+    from tuner.front import front_json
     from tuner.terminal import front_lines
 
     seen = usecases.front(study, runs)
     if as_json:
-        _print_json(usecases.front_json(seen))
+        print_json(front_json(seen))
     else:
         _print(front_lines(seen))
 
@@ -139,57 +133,14 @@ def space_show(reference: str, as_json: bool) -> None:
 
     loaded = usecases.load_space(reference)
     if as_json:
-        _print_json(usecases.space_json(loaded))
+        print_json(usecases.space_json(loaded))
     else:
         _print(usecases.space_lines(loaded))
 
 
-@main.group()
-def trace() -> None:
-    """Recorded traffic."""
+main.add_command(trace)
 
 
-@trace.command("make")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True)
-@click.option("--requests", type=click.IntRange(min=1), required=True)
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), required=True, help="Requests a second.")
-@click.option(
-    "--burstiness",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Shape of the gamma gaps: 1 is Poisson, less is burstier.",
-)
-@click.option("--input-mean", type=click.FloatRange(min=1), default=512, show_default=True, help="Tokens.")
-@click.option("--input-cv", type=click.FloatRange(min=0), default=0.5, show_default=True)
-@click.option("--input-max", type=click.IntRange(min=1), help="Tokens.")
-@click.option("--output-mean", type=click.FloatRange(min=1), default=128, show_default=True, help="Tokens.")
-@click.option("--output-cv", type=click.FloatRange(min=0), default=0.5, show_default=True)
-@click.option("--output-max", type=click.IntRange(min=1), help="Tokens.")
-@click.option(
-    "--shared-prefix", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of prompts."
-)
-@click.option("--prefixes", type=click.IntRange(min=1), default=4, show_default=True, help="Distinct ones.")
-@click.option("--turns", type=click.FloatRange(min=1), default=1.0, show_default=True, help="Mean a session.")
-@click.option("--think-s", type=click.FloatRange(min=0), default=5.0, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@JSON
-def trace_make(out: Path, as_json: bool, **figures: Any) -> None:
-    """Make a trace from a few figures."""
-    from tuner import usecases
-
-    made = usecases.make_trace({name: value for name, value in figures.items() if value is not None}, out)
-    if as_json:
-        _print_json(made)
-    else:
-        click.echo(f"wrote {out}: " + ", ".join(f"{name} {value}" for name, value in made.items()))
-
-
-def _print(lines: Callable[[], None] | list[str]) -> None:
-    for line in lines if isinstance(lines, list) else []:
+def _print(lines: list[str]) -> None:
+    for line in lines:
         click.echo(line)
-
-
-def _print_json(value: object) -> None:
-    json.dump(value, sys.stdout, indent=2, allow_nan=False)
-    sys.stdout.write("\n")

@@ -1,4 +1,4 @@
-"""What a user did or asked for that can't be done. Front ends print it in one line, never with a traceback."""
+"""What a user did or asked for that can't be done. Front ends print it in one line, with no traceback."""
 
 
 class Mistake(Exception):

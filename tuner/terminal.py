@@ -1,4 +1,4 @@
-"""What a person sees in a terminal: a line an event, a table of the front, what comes next. Only words here."""
+"""What a person sees in a terminal: a line an event, a table of the front, what comes next. Words only."""
 
 import math
 import time
@@ -110,15 +110,15 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     table.add_column("trial", justify="right")
     for name in columns:
         table.add_column(_HEADINGS.get(name, name.replace("_", " ")), justify="right")
-    table.add_column("config", overflow="fold")
     rows = [*seen.front, *(trial for trial in seen.control if trial not in seen.front)]
     for trial in rows:
         table.add_row(*_row(trial, columns))
     if not seen.front:
         table.caption = "no trial was measured"
-    console = Console(file=StringIO(), width=width or max(Console().width, 100), force_terminal=False)
-    console.print(table)
-    out = console.file.getvalue().rstrip().splitlines()  # type: ignore[attr-defined]
+    page = StringIO()
+    Console(file=page, width=width or max(Console().width, 100), force_terminal=False).print(table)
+    out = page.getvalue().rstrip().splitlines()
+    out += [f"trial {_name(trial)}: {_what(trial)}" for trial in rows]
     counts = ", ".join(f"{count} {state}" for state, count in sorted(seen.counts.items()))
     out.append(f"{len(seen.trials)} trials: {counts}")
     out += [f"  {count} failed, {cause}" for cause, count in sorted(seen.failures.items())]
@@ -140,9 +140,17 @@ def _warnings(trial: StoredTrial) -> tuple[str, ...]:
 def _row(trial: StoredTrial, columns: list[str]) -> list[str]:
     shown = {} if trial.measurement is None else published(trial.measurement)
     cells = [_cell(name, shown.get(name)) for name in columns]
-    words = config_words(trial.config)
-    name = f"{trial.number}" + (" control" if trial.is_control else "")
-    return [name, *cells, f"{words} ({trial.cause})" if trial.cause else words]
+    return [_name(trial), *cells]
+
+
+def _name(trial: StoredTrial) -> str:
+    return f"{trial.number}" + (" (control)" if trial.is_control else "")
+
+
+def _what(trial: StoredTrial) -> str:
+    if trial.cause:
+        return f"failed, {trial.cause}: {trial.reason}"
+    return "the engine's defaults" if trial.is_control else config_words(trial.config)
 
 
 def _cell(name: str, estimate: Estimate | None) -> str:

@@ -3,26 +3,51 @@
 Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.dispatch.dispatch import DispatchError
+from cluster.dispatch.dispatch import Dispatch, DispatchError
+from cluster.dispatch.in_process import InProcess
 from cluster.node.small_model import ModelUnavailable, prepare_small_model
-from cluster.traffic.tokenizer import TokenizerError
-from cluster.traffic.trace import TraceError
-from objectives.goal import GoalError
+from cluster.traffic import make
+from cluster.traffic.tokenizer import TokenizerError, load_encode
+from cluster.traffic.trace import TraceError, write_trace
+from cluster.traffic.workload import Workload
+from objectives.goal import Goal, GoalError
 from search_spaces import describe, load
 from search_spaces.faults import SpaceError
 from search_spaces.space import Space
 from search_spaces.values import Json
 from tuner.export.folder import ExportError, check_exportable, write_folder
 from tuner.export.vllm import vllm_files
-from tuner.front import FrontView
+from tuner.front import FrontView, read_view
+from tuner.ledger import Ledger
 from tuner.mistakes import Mistake
-from tuner.records import STUDY as STUDY_FILE
-from tuner.records import RecordError, StoredTrial, StudyFile, read_study, read_trials
+from tuner.models import local_model
+from tuner.preflight import check_arguments, check_room
+from tuner.records import RecordError
+from tuner.sampler import Search, sampler_named
+from tuner.session import (
+    DEFAULT_TRIALS,
+    SearchRequest,
+    as_before,
+    new_study,
+    orders,
+    study_to_search,
+    trace_figures,
+    trace_words,
+)
+from tuner.studies import study_folder, trial_of
+from tuner.study import Event, StudyPlan
+from tuner.study import search as run_search
+from tuner.traffic import study_trace
 from tuner.ui import serve_ui
+
+DEFAULT_SAMPLER = "tpe"
+
+_STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
 
 @contextmanager
@@ -61,34 +86,8 @@ def space_lines(space: Space) -> list[str]:
 
 def front(study: str | None, runs: Path) -> FrontView:
     """A study's front; the latest study's where none is named."""
-    folder = study_folder(study, runs)
     with users_mistakes():
-        return FrontView.read(folder)
-
-
-def study_folder(study: str | None, runs: Path) -> Path:
-    """Where a study lies. Raises Mistake, with the studies there are, where there is none of that name."""
-    there = sorted(path.parent.name for path in runs.glob(f"*/{STUDY_FILE}"))
-    if study is None:
-        if not there:
-            raise Mistake(f"no study under {runs}; tuner search --space … makes one")
-        with users_mistakes():
-            return max((runs / name for name in there), key=lambda folder: read_study(folder).created)
-    if study not in there:
-        known = f"there are {', '.join(there)}" if there else "there is none yet"
-        raise Mistake(f"no study {study!r} under {runs}; {known}")
-    return runs / study
-
-
-def trial_of(folder: Path, number: int) -> tuple[StudyFile, StoredTrial]:
-    """One finished trial. Raises Mistake where it has not finished or never was."""
-    with users_mistakes():
-        study, trials = read_study(folder), read_trials(folder)
-    for trial in trials:
-        if trial.number == number:
-            return study, trial
-    finished = ", ".join(str(trial.number) for trial in trials) or "none"
-    raise Mistake(f"study {study.name} has no finished trial {number}; finished are {finished}")
+        return read_view(study_folder(study, runs))
 
 
 def export(
@@ -99,9 +98,9 @@ def export(
     Args:
         target: "vllm", the only one so far.
     """
-    said, trial = trial_of(study_folder(study, runs), number)
     files = {"vllm": vllm_files}
     with users_mistakes():
+        said, trial = trial_of(study_folder(study, runs), number)
         check_exportable(trial, allow_simulated=allow_simulated)
         try:
             write_folder(out, files[target](said, trial))
@@ -122,4 +121,97 @@ def ui(runs: Path, tracking_uri: str | None, *, host: str, port: int, say: Calla
 
 def default_tracking_uri(runs: Path) -> str:
     """SQLite under the runs folder."""
-    return f"sqlite:///{runs / 'mlflow.db'}"
+    return f"sqlite:///{runs.resolve() / 'mlflow.db'}"
+
+
+def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> FrontView:
+    """Search a space, or go on with a study; the front at the end.
+
+    Args:
+        show: given every event as it happens, and remarks as strings.
+    """
+    with users_mistakes():
+        space = load.load_space(asked.space)
+        folder, before = study_to_search(asked, space)
+        asked = as_before(asked, before) if before else asked
+        goal = Goal.of(space.objectives)
+        trace, origin = study_trace(space, asked.trace)
+        if before and before.trace_digest != trace.digest:
+            raise Mistake(
+                f"study {before.name} replays another trace ({before.trace_digest[:12]}, not "
+                f"{trace.digest[:12]} of {origin}); give the new search another --study"
+            )
+        workload = Workload(
+            trace=trace,
+            speed=asked.speed or space.traffic.speed,
+            seed=space.traffic.seed,
+            tokenizer=local_model(space.model) if asked.engine != "simulated" else space.model,
+        )
+        study = before or new_study(folder.name, asked, space, goal, workload, origin)
+        order = orders(study, space, workload, simulated=study.engine == "simulated")
+        plan = StudyPlan(
+            folder=folder,
+            study=study,
+            space=space,
+            goal=goal,
+            total=asked.trials or space.budget.trials or DEFAULT_TRIALS,
+            order=order,
+        )
+        recipe = sampler_named(study.sampler)
+        with _dispatch(study.engine, asked.address) as dispatch:
+            check_room(order(0, None), dispatch, space)
+            if study.engine == "vllm":
+                load_encode(workload.tokenizer)  # a tokenizer that is missing is missed before a trial is
+                show("checking the space's arguments with the installed vLLM")
+            check_arguments(order(0, None), dispatch, space)
+            show(f"study {study.name}: {plan.total} trials, {trace_words(trace)} at speed {workload.speed:g}")
+            sampler = Search.open(
+                space=space,
+                goal=goal,
+                study=study.name,
+                storage=asked.storage or _default_storage(asked.runs),
+                recipe=recipe,
+                seed=study.seed,
+            )
+            ledger = Ledger(
+                asked.tracking_uri or default_tracking_uri(asked.runs),
+                artifacts=asked.runs / "mlartifacts",
+                say=show,
+                runs=str(asked.runs),
+            )
+            for event in run_search(plan, dispatch, sampler, ledger):
+                show(event)
+    return front(study.name, asked.runs)
+
+
+def _dispatch(engine: str, address: str | None) -> Dispatch:
+    # Imported when needed: Ray takes seconds to import, and a simulated study on this machine needs none.
+    if engine == "simulated":
+        from cluster.node.simulated import SimulatedEngine
+
+        simulated = SimulatedEngine()
+        if address is None:
+            return InProcess(simulated)
+        from cluster.dispatch.on_ray import OnRay
+
+        return OnRay(simulated, address)
+    from cluster.dispatch.on_ray import OnRay
+    from cluster.node.vllm_server import VllmEngine
+
+    return OnRay(VllmEngine(), address)
+
+
+def _default_storage(runs: Path) -> str:
+    runs.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{runs.resolve() / 'studies.db'}"
+
+
+def make_trace(recipe: dict[str, Json], out: Path) -> dict[str, Json]:
+    """Make a trace from a few figures and write it; what it turned out to be."""
+    with users_mistakes():
+        trace = make.make_trace(make.recipe_from(recipe))
+        try:
+            write_trace(trace, out)
+        except OSError as error:
+            raise Mistake(f"cannot write {out}: {error.strerror or error}") from error
+    return {"out": str(out), "digest": trace.digest, **trace_figures(trace)}

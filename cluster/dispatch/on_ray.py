@@ -65,6 +65,8 @@ class OnRay:
         }
         try:
             if self._local:
+                # It says at every start that its tokens are on, which is as it should be.
+                logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
                 ray.init(
                     address="local",
                     include_dashboard=False,

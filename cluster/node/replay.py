@@ -1,0 +1,317 @@
+"""Open-loop replay: requests leave when they are due, whatever the server does, and each becomes a Record.
+
+Why our own: exact open loop, abort in mid-replay and the time of every token decide every result. The
+client shares its machine with the engine, so it also watches itself, and calls its own replay void where it
+was late. It knows nothing of configs, trials or what the numbers are for.
+"""
+
+import asyncio
+import enum
+import gc
+import math
+import statistics
+import time
+from array import array
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cluster.node.client import Call, Client, connected
+from cluster.traffic.workload import Prompt
+from objectives.measurement import Record
+
+LATE_S = 0.010
+LATE_SHARE = 0.05
+"""The client may be late by the larger of 10 ms and 5 % of the median TTFT, at the 99th percentile.
+
+Latency counts from the due time, so lateness is in the latency already: it cannot flatter, only blur. Up to
+5 % of the usual TTFT is less than two runs of one config differ by. Below 10 ms an ordinary scheduler decides
+on a machine whose cores the engine fills: its time slices are 3 to 6 ms.
+"""
+
+BUSY_SHARE = 0.85
+"""Share of one core past which arrivals queue in the client itself: at utilisation u the mean queue grows as
+u / (1 - u), and tokens that come in bursts, one a sequence and step, make it longer."""
+
+_LEAD_S = 0.05
+"""From the clock's start to its zero, so that a first request due at zero is not late."""
+_LAG_EVERY_S = 0.02
+_ALIVE_EVERY_S = 0.25
+_GRACE_S = 1.0
+"""How long a dying process may take to look dead after its connections broke."""
+
+Result = TypeVar("Result")
+
+
+class Stopped(enum.StrEnum):
+    """What ended a replay before its last request did."""
+
+    DEAD = "dead"
+    STUCK = "stuck"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """One replay as the client saw it."""
+
+    records: tuple[Record, ...]
+    """One a prompt, in the prompts' order, those that never left included."""
+    zero_s: float
+    """Where `time.perf_counter` stood at zero of the records' clock."""
+    invalid: str | None
+    """Why the client's own lateness or lack of CPU makes this replay void; None if it does not."""
+    lateness_p99_s: float
+    """Of the sends; NaN where none left."""
+    client_cpu_share: float
+    """CPU time of the client's thread over the replay's time: 1 is one core."""
+    stopped: Stopped | None = None
+    """None if every request was seen through."""
+    reason: str | None = None
+    """One line on why it was stopped."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of the records must know, one sentence each."""
+
+
+async def replay(
+    prompts: Sequence[Prompt],
+    *,
+    base_url: str,
+    model: str,
+    stuck_s: float,
+    alive: Callable[[], str | None],
+    temperature: float = 0.0,
+    seed: int = 0,
+    request_timeout_s: float | None = None,
+) -> ReplayResult:
+    """Send every prompt at its due time and see each through.
+
+    Args:
+        prompts: in any order of due times.
+        base_url: the server's root, without `/v1`.
+        stuck_s: with requests in flight and no token for any of them for this long, the replay stops.
+        alive: asked four times a second, so quick; a reason why the engine is dead stops the replay at once.
+        seed: each request's sampling seed is this plus its index in the trace.
+        request_timeout_s: the longest that one request may take from its sending; None: as long as it takes.
+    """
+    calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
+    async with connected(base_url, connections=len(calls), request_timeout_s=request_timeout_s) as client:
+        return await _played(_leave_when_due(calls, client), calls, client, stuck_s=stuck_s, alive=alive)
+
+
+async def closed_loop(
+    prompts: Sequence[Prompt],
+    concurrency: int,
+    *,
+    base_url: str,
+    model: str,
+    stuck_s: float,
+    alive: Callable[[], str | None],
+    temperature: float = 0.0,
+    seed: int = 0,
+    request_timeout_s: float | None = None,
+) -> ReplayResult:
+    """Keep `concurrency` prompts in flight until all are served: for warm-up, not for latencies.
+
+    A prompt's own due time is not looked at; its record's is when its turn came.
+    """
+    calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
+    async with connected(base_url, connections=concurrency, request_timeout_s=request_timeout_s) as client:
+        play = _leave_in_turn(calls, client, concurrency)
+        return await _played(play, calls, client, stuck_s=stuck_s, alive=alive)
+
+
+def run_loop(main: Coroutine[object, object, Result]) -> Result:
+    """Run to the end on the fastest event loop there is, from code that has none."""
+    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        return runner.run(main)
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # the standard loop costs about twice the CPU a chunk, and is everywhere
+        return asyncio.new_event_loop
+    fastest: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return fastest
+
+
+async def _leave_when_due(calls: Sequence[Call], client: Client) -> None:
+    """Send each call at its due time, in a task of its own so that none waits for another."""
+    async with asyncio.TaskGroup() as group:
+        for call in sorted(calls, key=lambda call: call.due_s):
+            await client.until(call.due_s)
+            group.create_task(client.send(call))
+
+
+async def _leave_in_turn(calls: Sequence[Call], client: Client, concurrency: int) -> None:
+    """Send the next call whenever one of so many has ended."""
+    turn = iter(calls)
+
+    async def worker() -> None:
+        for call in turn:
+            call.due_s = client.now()
+            await client.send(call)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())
+
+
+async def _played(
+    play: Coroutine[object, object, None],
+    calls: Sequence[Call],
+    client: Client,
+    *,
+    stuck_s: float,
+    alive: Callable[[], str | None],
+) -> ReplayResult:
+    """Play to the end or until the watch stops it, and say how it went."""
+    watch = _Watch(client, stuck_s=stuck_s, alive=alive)
+    with _settled_memory():
+        client.zero_s = time.perf_counter() + _LEAD_S
+        client.progress_s = 0.0
+        cpu_s = time.thread_time()
+        started_s = client.now()
+        async with _running(play) as playing, _running(watch.run()) as watching:
+            await asyncio.wait({playing, watching}, return_when=asyncio.FIRST_COMPLETED)
+            share = (time.thread_time() - cpu_s) / (client.now() - started_s)
+            # The watch comes first: connections of a dead engine may all have ended in the same moment.
+            stop = watching.result() if watching.done() else None
+            if stop is None:
+                playing.result()
+                stop = await watch.last_look(
+                    max((call.broken_s or -math.inf for call in calls), default=-math.inf)
+                )
+    unfinished = "the replay ended first" if stop is None else f"the replay was stopped: {stop.reason}"
+    records = tuple(call.record(unfinished) for call in calls)
+    lateness = [record.lateness_s for record in records if record.sent_s is not None]
+    return ReplayResult(
+        records=records,
+        zero_s=client.zero_s,
+        invalid=void(
+            lateness_s=lateness,
+            lags_s=watch.lags_s,
+            ttfts_s=[record.ttft_s for record in records if record.ok],
+            cpu_share=share,
+            faults=[call.client_fault for call in calls if call.client_fault is not None],
+        ),
+        lateness_p99_s=p99(lateness),
+        client_cpu_share=share,
+        stopped=None if stop is None else stop.kind,
+        reason=None if stop is None else stop.reason,
+        warnings=_warnings(calls),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stop:
+    kind: Stopped
+    reason: str
+
+
+class _Watch:
+    """Looks at the engine's life, at the tokens' flow and at the event loop's own lag."""
+
+    def __init__(self, client: Client, *, stuck_s: float, alive: Callable[[], str | None]) -> None:
+        self._client = client
+        self._stuck_s = stuck_s
+        self._alive = alive
+        self.lags_s = array("d")
+        """How late the loop woke this watch, each time: what an arrival waits to be seen."""
+
+    async def run(self) -> _Stop:
+        """Returns when the replay has to stop."""
+        now = self._client.now
+        ask_s = -math.inf
+        while True:
+            wake_s = now() + _LAG_EVERY_S
+            await asyncio.sleep(_LAG_EVERY_S)
+            at_s = now()
+            self.lags_s.append(max(0.0, at_s - wake_s))
+            if at_s >= ask_s:
+                ask_s = at_s + _ALIVE_EVERY_S
+                if (reason := self._alive()) is not None:
+                    return _Stop(kind=Stopped.DEAD, reason=reason)
+            if self._client.in_flight and at_s - self._client.progress_s > self._stuck_s:
+                waiting = self._client.in_flight
+                reason = f"no token for any of {waiting} request(s) in flight for {self._stuck_s:g} s"
+                return _Stop(kind=Stopped.STUCK, reason=reason)
+
+    async def last_look(self, broken_s: float) -> _Stop | None:
+        """Whether the engine died with the last requests: one whose connections just broke may be dying."""
+        while (reason := self._alive()) is None:
+            if self._client.now() >= broken_s + _GRACE_S:
+                return None
+            await asyncio.sleep(_LAG_EVERY_S)
+        return _Stop(kind=Stopped.DEAD, reason=reason)
+
+
+def void(
+    *,
+    lateness_s: Sequence[float],
+    lags_s: Sequence[float],
+    ttfts_s: Sequence[float],
+    cpu_share: float,
+    faults: Sequence[str],
+) -> str | None:
+    """Why a replay is void through its client's fault, in one line; None if it is not.
+
+    Args:
+        lateness_s: sent minus due, of each request that left.
+        lags_s: how late the event loop woke a sleeper, sampled over the replay. Arrivals are stamped that
+            late, so the tolerance for sends holds for it too.
+        ttfts_s: of the requests that succeeded.
+        cpu_share: CPU time of the client's thread over the replay's time.
+        faults: requests the client itself could not send.
+    """
+    if faults:
+        return f"the client could not send {len(faults)} request(s): {faults[0]}"
+    allowed_s = max(LATE_S, LATE_SHARE * statistics.median(ttfts_s)) if ttfts_s else LATE_S
+    rule = f"allowed {allowed_s * 1e3:.1f} ms (10 ms, or 5 % of the median TTFT)"
+    if p99(lateness_s) > allowed_s:
+        return f"the client sent late: p99 {p99(lateness_s) * 1e3:.1f} ms, {rule}"
+    if p99(lags_s) > allowed_s:
+        return f"the client read late: its event loop lagged p99 {p99(lags_s) * 1e3:.1f} ms, {rule}"
+    if cpu_share > BUSY_SHARE:
+        return f"the client was short of CPU: it used {cpu_share:.0%} of one core, allowed {BUSY_SHARE:.0%}"
+    return None
+
+
+def p99(values: Sequence[float]) -> float:
+    """The 99th percentile, rounded up to a value that occurred; NaN of nothing."""
+    if not values:
+        return math.nan
+    return sorted(values)[math.ceil(0.99 * (len(values) - 1))]
+
+
+def _warnings(calls: Sequence[Call]) -> tuple[str, ...]:
+    inferred = sum(call.inferred for call in calls)
+    if not inferred:
+        return ()
+    return (
+        f"{inferred} of {len(calls)} answers carried usage only at their end, and their chunks are not "
+        "single tokens: only their first and last arrivals are known.",
+    )
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[object, object, Result]) -> AsyncIterator[asyncio.Task[Result]]:
+    """A task that does not outlive the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+@contextmanager
+def _settled_memory() -> Iterator[None]:
+    """Keep the collector off what is there already: a full collection over a trace's prompts takes long."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

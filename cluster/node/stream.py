@@ -1,0 +1,162 @@
+"""What a streamed answer says: bytes to events (server-sent events), events to token counts.
+
+No sockets and no clocks here, so that everything a server can send is tested without one. Sources: the event
+stream format of the WHATWG HTML standard, and the OpenAI-compatible chunks as vLLM sends them.
+"""
+
+import orjson
+
+EVENT_BYTES = 1 << 20
+"""Most bytes of one event. A chunk of vLLM has a few hundred; only a runaway line gets here."""
+
+_DONE = b"[DONE]"
+_BLANK = (b"", b"\r")
+
+
+class StreamFault(Exception):
+    """The server sent something that no answer can be read from. The message is one line."""
+
+
+class EventReader:
+    """Cuts a byte stream into the data of its events, however the network cut it.
+
+    Lines end with LF or CR LF; no server of this API ends them with CR alone, and one that did would run
+    into the bound on a line's length.
+    """
+
+    __slots__ = ("_data", "_data_bytes", "_tail", "_tail_bytes")
+
+    def __init__(self) -> None:
+        self._tail: list[bytes] = []  # pieces of a line whose end has not come yet
+        self._tail_bytes = 0
+        self._data: list[bytes] = []  # data lines of an event whose blank line has not come yet
+        self._data_bytes = 0
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of each event that this piece completes. Raises StreamFault past EVENT_BYTES."""
+        if b"\n" not in piece:
+            self._keep(piece)
+            return []
+        if self._tail:
+            self._tail.append(piece)
+            piece = b"".join(self._tail)
+            self._tail.clear()
+            self._tail_bytes = 0
+        *lines, rest = piece.split(b"\n")
+        data = self._data
+        events = []
+        for line in lines:
+            if line in _BLANK:
+                if data:
+                    events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    data.clear()
+                    self._data_bytes = 0
+            elif line.startswith(b"data:"):
+                data.append(line[5:].removesuffix(b"\r").removeprefix(b" "))
+                self._data_bytes += len(line) + 1
+            # Other fields (event, id, retry) and comments, which keep idle connections open, say nothing.
+        self._keep(rest)
+        return events
+
+    def _keep(self, rest: bytes) -> None:
+        """Hold the beginning of a line, within the bound on what is held."""
+        if rest:
+            self._tail.append(rest)
+            self._tail_bytes += len(rest)
+        if self._tail_bytes + self._data_bytes > EVENT_BYTES:
+            raise StreamFault(f"endless event: over {EVENT_BYTES} bytes without its end")
+
+
+class Answer:
+    """What the events of one answer add up to.
+
+    Tokens are counted by the server's usage only, because a chunk may hold several (speculation) or none.
+    """
+
+    __slots__ = ("cached_tokens", "counted", "done", "finish_reason", "texts", "tokens_in", "tokens_out")
+
+    def __init__(self) -> None:
+        self.tokens_in: int | None = None
+        self.tokens_out = 0
+        self.cached_tokens: int | None = None
+        self.finish_reason: str | None = None
+        self.counted = False
+        """Whether text chunks carry usage, so that each arrival's tokens are known."""
+        self.texts = 0
+        """Chunks that carried text; of use only where `counted` is false."""
+        self.done = False
+
+    @property
+    def progress(self) -> int:
+        """Tokens so far; chunks with text so far where the server counts tokens only at the end."""
+        return self.tokens_out if self.counted else self.texts
+
+    def take(self, data: bytes) -> None:
+        """Add one event. Raises StreamFault where it is malformed or reports an error."""
+        if data == _DONE:
+            self.done = True
+            return
+        try:
+            chunk: object = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise StreamFault(f"malformed chunk: {shown(data)}") from None
+        if not isinstance(chunk, dict):
+            raise StreamFault(f"malformed chunk: {shown(data)}")
+        if chunk.get("error") is not None:
+            raise StreamFault(f"error within the stream: {error_message(data)}")
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        usage = chunk.get("usage")
+        if isinstance(usage, dict):
+            self._count(usage)
+            self.counted = self.counted or choice is not None
+        if isinstance(choice, dict):
+            reason = choice.get("finish_reason")
+            if isinstance(reason, str):
+                self.finish_reason = reason
+            if not self.counted and _has_text(choice):
+                self.texts += 1
+
+    def _count(self, usage: dict[str, object]) -> None:
+        served = usage.get("completion_tokens", 0)
+        # bool is an int to Python, not to anyone counting tokens.
+        if not isinstance(served, int) or isinstance(served, bool) or served < 0:
+            raise StreamFault(f"malformed usage: completion_tokens is {served!r}")
+        if served < self.tokens_out:
+            raise StreamFault(f"malformed usage: completion_tokens fell from {self.tokens_out} to {served}")
+        self.tokens_out = served
+        prompt = usage.get("prompt_tokens")
+        if isinstance(prompt, int):
+            self.tokens_in = prompt
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
+            self.cached_tokens = details["cached_tokens"]
+
+
+def _has_text(choice: dict[str, object]) -> bool:
+    """Whether a chunk carries output, in either API's shape; reasoning is output too."""
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
+    return bool(choice.get("text"))
+
+
+def error_message(body: bytes) -> str:
+    """The message in an error body of the API, or its beginning where it has none. One line."""
+    try:
+        parsed: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return shown(body)
+    if isinstance(parsed, dict):
+        error = parsed.get("error", parsed)
+        message = error.get("message", error.get("detail")) if isinstance(error, dict) else error
+        if isinstance(message, str):
+            return shown(message.encode())
+    return shown(body)
+
+
+def shown(text: bytes, limit: int = 200) -> str:
+    """The beginning of something foreign as one printable line."""
+    line = " ".join(text[: 4 * limit].decode("utf-8", "replace").split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= limit else line[:limit] + "…"

@@ -1,0 +1,78 @@
+"""Laws of the replay client that hold for all input."""
+
+import json
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.node.stream import Answer, EventReader, StreamFault
+
+payloads = st.lists(
+    st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1, max_size=30),
+    min_size=1,
+    max_size=8,
+)
+
+
+def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    return [stream[start:end] for start, end in pairwise(places)]
+
+
+@given(
+    payloads, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.lists(st.integers(0, 10_000), max_size=20)
+)
+def test_any_cutting_of_the_stream_gives_the_same_events(
+    data: list[str], ending: str, comments: bool, cuts: list[int]
+) -> None:
+    stream = "".join(
+        (f": ping{ending}{ending}" if comments else "") + f"data: {datum}{ending}{ending}" for datum in data
+    ).encode()
+    reader = EventReader()
+    assert [event for piece in pieces(stream, cuts) for event in reader.feed(piece)] == [
+        datum.encode() for datum in data
+    ]
+
+
+@given(st.lists(st.integers(0, 20), max_size=30), st.booleans())
+def test_tokens_are_what_usage_said_last_whatever_the_chunks_hold(sizes: list[int], final: bool) -> None:
+    answer, total = Answer(), 0
+    for size in sizes:
+        total += size
+        usage = {"prompt_tokens": 1, "completion_tokens": total}
+        answer.take(json.dumps({"choices": [{"text": "x" * size}], "usage": usage}).encode())
+        assert answer.progress == total
+    if final:
+        answer.take(json.dumps({"choices": [], "usage": {"completion_tokens": total}}).encode())
+    assert answer.tokens_out == total
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["choices", "usage", "error", "text", "delta", "content", "completion_tokens"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=50) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_whatever_an_event_holds_it_is_taken_or_refused_in_one_line(data: bytes) -> None:
+    answer = Answer()
+    assert "\n" not in refusal(answer, data)
+    assert answer.tokens_out >= 0
+
+
+def refusal(answer: Answer, data: bytes) -> str:
+    """Why an event was not taken; empty if it was."""
+    try:
+        answer.take(data)
+    except StreamFault as fault:
+        return str(fault)
+    return ""

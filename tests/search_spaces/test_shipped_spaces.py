@@ -1,9 +1,11 @@
 """The spaces that come with the tuner say what they are for."""
 
+from pathlib import Path
+
 import pytest
 
 from search_spaces.arguments import render, render_control
-from search_spaces.load import load_space, shipped_spaces
+from search_spaces.load import load_space, parse_space, shipped_spaces
 from search_spaces.parameters import Categorical, every
 from search_spaces.settings import at
 
@@ -60,3 +62,10 @@ def test_smollm2_runs_without_a_gpu_and_keeps_the_controls_pool_small() -> None:
     pools = [r.arguments["kv_cache_memory_bytes"] for r in (render(space, c) for c in space.covering())]
     assert set(pools) == {2**26, 2**30}
     assert min(pool for pool in pools if isinstance(pool, int)) > 2048 * 23_040
+
+
+def test_the_example_in_the_documentation_is_a_space() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text(encoding="utf-8")
+    example = page.split("```yaml\n")[1].split("```")[0]
+    space = parse_space(example, "docs/spaces.md")
+    assert space.covering()

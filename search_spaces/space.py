@@ -168,7 +168,9 @@ class Space:
             valid = [values for values in every_point(self.parameters) if not any(self._faults(values))]
             if valid:
                 return Config(valid[int(rng.integers(len(valid)))])
-        raise SpaceError([Fault(self.source, f"no config is valid; the last word was: {next(iter(broken))}")])
+        raise SpaceError(
+            [Fault(self.source, f"no config is valid; most often: {broken.most_common(1)[0][0]}")]
+        )
 
     def count(self) -> Count:
         """How many configs are valid: each one looked at in a small space, estimated in a large one."""

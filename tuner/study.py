@@ -13,7 +13,7 @@ import fcntl
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -152,7 +152,7 @@ def search(
     recorder: Recorder,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Search until `plan.total` trials have finished or there is nothing new to try.
 
     However it ends, no trial is left running: what has no outcome on disk is cancelled, and its config is

@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -77,7 +77,7 @@ class Desk:
             seed=self._seed,
         )
 
-    def events(self, total: int, dispatch: FakeDispatch) -> Iterator[Event]:
+    def events(self, total: int, dispatch: FakeDispatch) -> Generator[Event, None, None]:
         return search(self.plan(total), dispatch, self.open(), self.journal, now=_ticking())
 
     def search(self, total: int, answer: Answer | None = None) -> list[Event]:
@@ -270,7 +270,7 @@ def test_a_search_that_is_no_longer_listened_to_leaves_nothing_running(desk: Des
             under_way.discard(event.number)
         if len(under_way) == 3:
             break
-    events.close()  # type: ignore[attr-defined]  # a generator
+    events.close()
     assert dispatch.cancelled
     assert desk.open().running() == ()
     assert desk.journal.synced[-1] == (1, "KILLED")
@@ -335,7 +335,7 @@ def test_the_study_is_described_on_disk_from_the_start(desk: Desk) -> None:
     events = desk.events(3, FakeDispatch(good))
     next(events)
     assert read_study(desk.folder).name == "tea"
-    events.close()  # type: ignore[attr-defined]  # a generator
+    events.close()
 
 
 def test_mlflow_is_written_while_trials_run_and_when_all_is_done(desk: Desk) -> None:

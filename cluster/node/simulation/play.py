@@ -202,10 +202,11 @@ class Play:
         budget = self._settings.max_num_batched_tokens - self._decoding * self._per_decode
         work = PrefillWork()
         ending: list[Served] = []
-        if self._prefilling is not None and budget > self._slots:
-            budget, preempted = self._continue_prefill(self._prefilling, budget, work, ending, preempted)
-        if not preempted and not self._standby and self._prefilling is None:
-            self._admit(budget, work, ending)
+        if not self._standby:  # it comes first, and has no room already
+            if self._prefilling is not None and budget > self._slots:
+                budget, preempted = self._continue_prefill(self._prefilling, budget, work, ending, preempted)
+            if self._prefilling is None and not preempted:
+                self._admit(budget, work, ending)
         if work.tokens:
             self._mixed_step(work, ending)
         elif self._decoding:
@@ -252,11 +253,12 @@ class Play:
             found = hit * settings.block_size
             if not settings.chunked_prefill and served.target - found > budget - self._slots:
                 break
+            chunk = min(served.target - found, budget - self._slots)
             # vLLM admits a request only if its whole prompt has blocks (scheduler_reserve_full_isl).
             shared = min(hit, served.shareable)
             of_own = hit - shared
-            needed = pool.cost(served.path, 0, shared) + self._blocks_for(served.target, 0) - shared
-            if needed > pool.free:
+            whole = pool.cost(served.path, 0, shared) + self._blocks_for(served.target, 0) - shared
+            if whole > pool.free or self._needed(served, found + chunk, shared) > pool.free:
                 break
             pool.hold(served.path, 0, shared)
             served.held = shared
@@ -264,10 +266,7 @@ class Play:
                 pool.revive(served.own, of_own)
                 pool.forget(served.own)
                 served.private, served.own = of_own, None
-            chunk = min(served.target - found, budget - self._slots)
-            if not self._allocate(served, found + chunk):
-                self._give_up_blocks(served)
-                break
+            self._allocate(served, found + chunk)
             self._waiting.popleft()
             self._running[served.job.request] = served
             self._admitted += 1
@@ -293,10 +292,19 @@ class Play:
     def _blocks_for(self, tokens: int, extra: int) -> int:
         return -(-min(tokens + extra, self._settings.max_model_len) // self._settings.block_size)
 
+    def _shared(self, served: Served, upto: int, held: int) -> int:
+        """Leading blocks of its path that a request holds once `upto` tokens are computed."""
+        return max(min(upto // self._settings.block_size, served.shareable), held)
+
+    def _needed(self, served: Served, upto: int, held: int) -> int:
+        """Free blocks that the first `upto` tokens take, of a request that holds nothing yet."""
+        shared = self._shared(served, upto, held)
+        return self._pool.cost(served.path, 0, shared) + self._blocks_for(upto, self._lookahead) - shared
+
     def _allocate(self, served: Served, upto: int) -> bool:
         """Blocks for the first `upto` tokens of a prefill; False, and none taken, if there are too few."""
         pool = self._pool
-        shared = max(min(upto // self._settings.block_size, served.shareable), served.held)
+        shared = self._shared(served, upto, served.held)
         private = self._blocks_for(upto, self._lookahead) - shared
         extra = private - served.private
         if pool.cost(served.path, served.held, shared) + extra > pool.free:
@@ -449,7 +457,8 @@ class Play:
             served.private = int(blocks[done - 1])
             served.steps.append((first, done))
             served.chunks += done
-            served.computed = served.job.prompt + int(served.plan[served.chunks - 1]) - 1
+            # vLLM hashes the blocks of a step when it schedules it: accepted drafts are not among them yet.
+            served.computed = int(contexts[done - 1])
         self._decode_blocks_taken -= served.private
         self._decoding -= 1
         served.decode_from = served.decode_end = -1

@@ -250,9 +250,9 @@ def known_shape(model: str) -> ModelShape:
         UnknownShape: no entry's name is in the id.
     """
     words = _words(model)
+    names = {known: _words(known.rpartition("/")[2]) for known in SHAPES}
     # Longest first, so that "SmolLM2-135M-draft" is not taken for "SmolLM2-135M".
-    for known in sorted(SHAPES, key=len, reverse=True) if model not in SHAPES else [model]:
-        name = _words(known.rpartition("/")[2])
+    for known, name in sorted(names.items(), key=lambda item: -len(item[1])):
         if any(words[at : at + len(name)] == name for at in range(len(words))):
             return SHAPES[known]
     raise UnknownShape(

@@ -93,19 +93,19 @@ class SlowScheduler:
         for block in released:
             block.users = 0
             self.queue.appendleft(block)
-        for block in blocks:
-            if block is not None and id(block) not in held:
-                if block.users == 0:
-                    self.queue.remove(block)
-                block.users += 1
-        for i, block in enumerate(blocks):
-            if block is None:
-                block = self.queue.popleft()
-                if block.hash is not None:
-                    del self.cache[block.hash]
-                    block.hash = None
-                block.users = 1
-                blocks[i] = block
+        for kept in blocks:
+            if kept is not None and id(kept) not in held:
+                if kept.users == 0:
+                    self.queue.remove(kept)
+                kept.users += 1
+        for i, kept in enumerate(blocks):
+            if kept is None:
+                oldest = self.queue.popleft()
+                if oldest.hash is not None:
+                    del self.cache[oldest.hash]
+                    oldest.hash = None
+                oldest.users = 1
+                blocks[i] = oldest
         slow.blocks = [block for block in blocks if block is not None]
         for block, h in zip(slow.blocks, hashes, strict=False):
             if block.hash is None:

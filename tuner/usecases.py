@@ -109,9 +109,10 @@ def export(
 
 
 def prepare(runs: Path, say: Callable[[str], None]) -> None:
-    """Make the small model and its draft under the runs folder."""
+    """Make the small model, its draft and its int8 checkpoint under the runs folder."""
     with users_mistakes():
-        prepare_small_model(runs / "models", say)
+        made = prepare_small_model(runs / "models", say)
+    say(f"ready: {made.model}, {made.draft.name}, {made.int8.name}")
 
 
 def ui(runs: Path, tracking_uri: str | None, *, host: str, port: int, say: Callable[[str], None]) -> None:

@@ -18,4 +18,4 @@ def small_model() -> Path:
         pytest.skip("vLLM is not installed; make test installs its CPU build")
     if given := os.environ.get("TUNER_TEST_MODEL"):
         return Path(given)
-    return prepare_small_model(MODELS)[0]
+    return prepare_small_model(MODELS).model

@@ -1,15 +1,12 @@
 """`tuner trace …`: words to the use cases of traces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import click
 
 from tuner.options import JSON, print_json
-
-if TYPE_CHECKING:
-    from tuner.trace_usecases import Written
 
 _FILE = click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 _OUT = click.option(
@@ -66,8 +63,9 @@ def trace() -> None:
 def make(out: Path, as_json: bool, **recipe: Any) -> None:
     """Make a trace from a few figures."""
     from tuner import trace_usecases
+    from tuner.trace_words import written_lines
 
-    _say(trace_usecases.make(recipe, out), as_json)
+    _say(trace_usecases.make(recipe, out), written_lines, as_json)
 
 
 @trace.command()
@@ -119,20 +117,52 @@ def show(
         from tuner.trace_picture import draw
 
         draw(shown, picture)
-    if as_json:
-        print_json(shown.to_json())
-        return
-    for line in shown_lines(shown):
-        click.echo(line)
-    if picture is not None:
+    _say(shown, shown_lines, as_json)
+    if picture is not None and not as_json:
         click.echo(f"wrote {picture}")
 
 
-def _say(written: "Written", as_json: bool) -> None:
-    from tuner.trace_words import written_lines
+@trace.command("import")
+@_FILE
+@_OUT
+@click.option("--format", help="Its format (default: guessed); a wrong name lists those there are.")
+@click.option("--model", help="Hub id or folder of the served model: its tokenizer counts and hashes text.")
+@click.option("--rate", type=_POSITIVE, help="Draw Poisson arrivals, requests a second (no times recorded).")
+@click.option(
+    "--keep-text", is_flag=True, help="Keep prompts and session ids; else only keyed hashes remain."
+)
+@click.option(
+    "--block-tokens", type=click.IntRange(min=1), default=16, show_default=True, help="Of hashed text."
+)
+@click.option(
+    "--most-bad",
+    type=click.FloatRange(0, 100),
+    default=1.0,
+    show_default=True,
+    help="Bad rows in %, over which the import stops.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of drawn arrivals.")
+@JSON
+def import_(path: Path, out: Path, most_bad: float, as_json: bool, **asked: Any) -> None:
+    """Make a trace of recorded traffic: public traces, vLLM's and gateways' logs, OpenTelemetry spans."""
+    from tuner import trace_usecases
+    from tuner.trace_words import imported_lines
 
+    _say(trace_usecases.import_file(path, out, most_bad=most_bad / 100, **asked), imported_lines, as_json)
+
+
+class _Told(Protocol):
+    """What a use case gives back."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+_T = TypeVar("_T", bound=_Told)
+
+
+def _say(told: _T, lines: Callable[[_T], Iterable[str]], as_json: bool) -> None:
     if as_json:
-        print_json(written.to_json())
+        print_json(told.to_json())
         return
-    for line in written_lines(written):
+    for line in lines(told):
         click.echo(line)

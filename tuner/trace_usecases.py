@@ -12,6 +12,7 @@ from typing import Any
 
 from scipy.special import ndtri
 
+from cluster.traffic.formats.importing import FORMATS, HASHED_BLOCK_TOKENS, MOST_BAD, Report, import_trace
 from cluster.traffic.make import make_trace, recipe_from
 from cluster.traffic.pace import Concurrency, Pace, Service, concurrency, pace
 from cluster.traffic.prefixes import share_by_block
@@ -25,7 +26,7 @@ from cluster.traffic.show import (
     session_figures,
 )
 from cluster.traffic.spread import quantum
-from cluster.traffic.tokenizer import TokenizerError
+from cluster.traffic.tokenizer import TokenizerError, load_encode
 from cluster.traffic.trace import Trace, TraceError, read_trace, write_trace
 from objectives.statistics import CONFIDENCE, requests_needed
 from tuner.mistakes import Mistake
@@ -182,6 +183,62 @@ def _enough(trace: Trace, speed: float, what: str, requests: int) -> Enough:
     there = requests <= len(trace.requests)
     seconds = trace.requests[requests - 1].arrival_s / speed if there else None
     return Enough(what=what, requests=requests, seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A trace that was made of a recorder's file, and what became of the file's rows."""
+
+    written: Written
+    report: Report
+
+    def to_json(self) -> dict[str, Any]:
+        """As data; units are in the names."""
+        return self.written.to_json() | {"report": asdict(self.report)}
+
+
+def formats() -> tuple[str, ...]:
+    """Names of the formats that can be imported, in the order in which they are guessed."""
+    return tuple(FORMATS)
+
+
+def import_file(
+    path: Path,
+    out: Path,
+    *,
+    format: str | None = None,
+    model: str | None = None,
+    rate: float | None = None,
+    keep_text: bool = False,
+    block_tokens: int = HASHED_BLOCK_TOKENS,
+    most_bad: float = MOST_BAD,
+    seed: int = 0,
+) -> Imported:
+    """Make a trace of recorded traffic and write it.
+
+    Args:
+        path: the recorder's file.
+        out: the trace's.
+        format: one of `formats()`; None: guessed.
+        model: hub id or folder whose tokenizer counts and hashes text.
+        rate: Poisson arrivals at so many requests per second, for formats without times.
+        keep_text: whether text and session ids stay in the trace.
+        block_tokens: tokens in a block of hashed text.
+        most_bad: share of bad rows up to which a file is imported.
+        seed: of arrivals that are drawn or spread.
+    """
+    with users_mistakes():
+        trace, report = import_trace(
+            path,
+            format=format,
+            encode=None if model is None else load_encode(model),
+            rate=rate,
+            keep_text=keep_text,
+            block_tokens=block_tokens,
+            most_bad=most_bad,
+            seed=seed,
+        )
+        return Imported(written=_written(trace, out), report=report)
 
 
 def _written(trace: Trace, out: Path) -> Written:

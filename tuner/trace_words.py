@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cluster.traffic.show import Lengths
-from tuner.trace_usecases import Shown, Written
+from tuner.trace_usecases import Imported, Shown, Written
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -51,6 +51,15 @@ def written_lines(written: Written) -> Iterator[str]:
     yield from (f"note: {note}" for note in written.notes)
     yield f"prompts       {lengths(made.input_length)}"
     yield f"outputs       {lengths(made.output_length)}"
+
+
+def imported_lines(imported: Imported) -> Iterator[str]:
+    """What `tuner trace import` says: the account of all rows, then the trace."""
+    report = imported.report
+    yield f"read {report.read} rows as {report.format}, kept {report.kept}"
+    yield from (f"dropped {count}: {reason}" for reason, count in report.dropped.items())
+    yield from (f"  {example}" for example in report.examples)
+    yield from written_lines(imported.written)
 
 
 def lengths(of: Lengths) -> str:

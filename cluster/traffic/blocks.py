@@ -9,17 +9,27 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 
-_KEY_BYTES = 32
-_DIGEST_BYTES = 16  # two of 2^40 blocks collide with a chance of 2^-49
+KEY_BYTES = 32
+DIGEST_BYTES = 16
+"""Two of 2^40 blocks collide with a chance of 2^-49."""
+
+MOST_KNOWN = 2**21
+"""Blocks remembered, some 400 MB: 33 million tokens in blocks of 16, more than an engine's cache holds."""
 
 
 class BlockIds:
-    """Numbers blocks of tokens: equal whole prefixes get equal numbers, everything else new ones."""
+    """Numbers blocks of tokens: equal whole prefixes get equal numbers, everything else new ones.
 
-    def __init__(self, block_tokens: int) -> None:
+    Memory is bounded: the block that was not met for longest is forgotten, and gets a new number should
+    it come again, when an engine's cache would have forgotten it as well.
+    """
+
+    def __init__(self, block_tokens: int, *, most: int = MOST_KNOWN) -> None:
         self.block_tokens = block_tokens
-        self._key = secrets.token_bytes(_KEY_BYTES)
+        self._most = most
+        self._key = secrets.token_bytes(KEY_BYTES)
         self._numbers: dict[bytes, int] = {}
+        """By digest, the one met last at the end."""
         self._next = 0
 
     def of(self, tokens: Sequence[int], *, length: int | None = None) -> tuple[int, ...]:
@@ -32,22 +42,25 @@ class BlockIds:
                 missing, or that the difference makes partial, count as shared with nobody.
         """
         served = len(tokens) if length is None else length
-        known = (
-            len(tokens)
-            if served == len(tokens)
-            else min(len(tokens), served) // self.block_tokens * (self.block_tokens)
-        )
+        size = self.block_tokens
+        # Where the two differ only whole blocks are sure to be alike.
+        known = served if served == len(tokens) else min(len(tokens), served) // size * size
         ids: list[int] = []
         before = b""
-        for start in range(0, known, self.block_tokens):
-            block = b"".join(t.to_bytes(8) for t in tokens[start : min(start + self.block_tokens, known)])
-            before = hashlib.blake2b(before + block, key=self._key, digest_size=_DIGEST_BYTES).digest()
-            if before not in self._numbers:
-                self._numbers[before] = self._fresh()
-            ids.append(self._numbers[before])
-        while len(ids) * self.block_tokens < served:
-            ids.append(self._fresh())
+        for start in range(0, known, size):
+            block = b"".join(token.to_bytes(8) for token in tokens[start : min(start + size, known)])
+            before = hashlib.blake2b(before + block, key=self._key, digest_size=DIGEST_BYTES).digest()
+            ids.append(self._number(before))
+        ids += (self._fresh() for _ in range(-(-(served - known) // size)))
         return tuple(ids)
+
+    def _number(self, digest: bytes) -> int:
+        known = self._numbers.pop(digest, None)
+        number = self._fresh() if known is None else known
+        self._numbers[digest] = number
+        if len(self._numbers) > self._most:
+            del self._numbers[next(iter(self._numbers))]
+        return number
 
     def _fresh(self) -> int:
         self._next += 1

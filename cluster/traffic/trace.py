@@ -11,16 +11,15 @@ A file is read line by line: memory goes with the requests kept, not with the by
 import gzip
 import hashlib
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from io import BufferedIOBase
 from pathlib import Path
 
 import orjson
 
+from cluster.traffic.lines import MAX_LINE_BYTES, READ_ERRORS, numbered, reason
 from cluster.traffic.request import (
     BLOCK_TOKENS,
     LineFaults,
@@ -47,9 +46,6 @@ __all__ = [
 
 FAULTS_SHOWN = 10
 """Faults of one file that are kept and shown; the others are counted."""
-
-MAX_LINE_BYTES = 64 * 2**20
-"""A longer line is a fault: it is a file of another kind, and would otherwise have to fit in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,25 +227,13 @@ class _Reading:
         """Numbered lines, from 1; a fault to the file itself ends them."""
         number = 0
         try:
-            with _opened(self.name) as file:
-                while raw := file.readline(MAX_LINE_BYTES + 1):
-                    number += 1
-                    if len(raw) > MAX_LINE_BYTES:
-                        self.fault(number, f"longer than {MAX_LINE_BYTES} bytes")
-                        while raw and not raw.endswith(b"\n"):
-                            raw = file.readline(MAX_LINE_BYTES)
-                        continue
-                    # A byte order mark is how some editors and spreadsheets begin a file.
-                    yield number, raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-        except (OSError, EOFError, zlib.error) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            self.fault(number or None, f"cannot be read: {reason}")
-
-
-def _opened(name: str) -> BufferedIOBase:
-    if "\0" in name:
-        raise OSError(None, "a file's name has no zero byte in it")
-    return gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb")
+            for number, raw in numbered(self.name):
+                if raw is None:
+                    self.fault(number, f"longer than {MAX_LINE_BYTES} bytes")
+                else:
+                    yield number, raw
+        except READ_ERRORS as error:
+            self.fault(number or None, f"cannot be read: {reason(error)}")
 
 
 def _not_json(raw: bytes, error: orjson.JSONDecodeError) -> str:

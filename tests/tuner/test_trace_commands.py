@@ -136,3 +136,38 @@ def test_requests_to_tell_apart_are_those_of_a_paired_test() -> None:
     # (1.96 + 0.8416)² · (0.2 / ln 1.03)² = 7.849 · 45.78 = 359.3
     assert requests_to_tell_apart(0.03, pair_sd=0.2) == 360
     assert requests_to_tell_apart(0.1, pair_sd=0.2) == math.ceil(7.8489 * (0.2 / math.log(1.1)) ** 2)
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
+
+def recorded(path: Path, *rows: str) -> Path:
+    path.write_text("".join(f"{row}\n" for row in (AZURE, *rows)))
+    return path
+
+
+def test_import_accounts_for_every_row_and_writes_the_trace(tmp_path: Path) -> None:
+    good = [f"2024-05-10 00:00:{i:02}+00:00,10,2" for i in range(30)]
+    path, out = recorded(tmp_path / "a.csv", *good, "noon,1,1"), tmp_path / "t.jsonl"
+    assert "1 of 31 rows are bad as azure, over the 1% allowed" in refused("import", path, "--out", out)
+    assert not out.exists()
+    said = told("import", path, "--out", out, "--most-bad", 5)
+    assert "read 31 rows as azure, kept 30" in said
+    assert f"{path}:32: no time" in said
+    assert len(read_trace(out).requests) == 30
+    data = json.loads(told("import", path, "--out", out, "--most-bad", 5, "--json"))
+    assert data["report"]["dropped"] == {"no time": 1}
+
+
+def test_an_unknown_format_lists_those_there_are(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "a.csv")
+    said = refused("import", path, "--out", tmp_path / "t", "--format", "x")
+    assert "there are vllm-timed, mooncake, azure" in said
+
+
+def test_a_model_whose_tokenizer_cannot_be_had_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    path = recorded(tmp_path / "a.csv", "2024-05-10 00:00:00+00:00,10,2")
+    assert "no tokenizer.json" in refused(
+        "import", path, "--out", tmp_path / "t", "--model", tmp_path / "model"
+    )

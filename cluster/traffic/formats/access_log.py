@@ -8,7 +8,9 @@ Found are: a time (`timestamp`, `time`, `ts`, `created_at`, `created`, `start_ti
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cluster.traffic.formats.row import Dropped, Row, Rows, chat, instant, json_rows, whole
+from cluster.traffic.formats.row import Dropped, Row, Rows
+from cluster.traffic.formats.rows import json_rows
+from cluster.traffic.formats.values import answer_of, chat, first_count, instant, table, whole
 from cluster.traffic.request import nearest
 
 _TIMES = ("timestamp", "time", "ts", "created_at", "created", "start_time")
@@ -37,19 +39,18 @@ def _row(line: int, record: Mapping[str, object]) -> Row | Dropped:
     )
     if status >= 400:
         return Dropped(line=line, reason="failed when it was recorded", bad=False)
-    usage = _find(record, "usage")
-    counts = usage if isinstance(usage, dict) else {}
+    counts = table(_find(record, "usage"))
     prompt, messages = _find(record, "prompt"), chat(_find(record, "messages"))
     session = _find(record, "session_id") or _find(record, "conversation_id")
     return Row(
         line=line,
         at_s=at,
-        input_length=_count(counts, "prompt_tokens", "input_tokens"),
-        output_length=_count(counts, "completion_tokens", "output_tokens"),
+        input_length=first_count(counts, "prompt_tokens", "input_tokens"),
+        output_length=first_count(counts, "completion_tokens", "output_tokens"),
         session_id=session if isinstance(session, str) and session else None,
         prompt=prompt if isinstance(prompt, str) and prompt and messages is None else None,
         messages=messages,
-        answer=_answer(_find(record, "choices")),
+        answer=answer_of({"choices": _find(record, "choices")}),
     )
 
 
@@ -67,17 +68,3 @@ def _bodies(record: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
             body = inner.get("body")
             if isinstance(body, dict):
                 yield body
-
-
-def _count(usage: Mapping[str, object], *keys: str) -> int | None:
-    return next((count for key in keys if (count := whole(usage.get(key))) is not None), None)
-
-
-def _answer(choices: object) -> str | None:
-    """The first choice's text, of either endpoint."""
-    first = choices[0] if isinstance(choices, list) and choices else None
-    if not isinstance(first, dict):
-        return None
-    message = first.get("message")
-    text = message.get("content") if isinstance(message, dict) else first.get("text")
-    return text if isinstance(text, str) else None

@@ -6,14 +6,16 @@ second in 2023 and a zone in 2024. There are no sessions and no prefixes.
 
 from pathlib import Path
 
-from cluster.traffic.formats.row import Dropped, Row, Rows, csv_rows, instant, whole
+from cluster.traffic.formats.row import Dropped, Row, Rows
+from cluster.traffic.formats.rows import csv_rows, is_csv_of
+from cluster.traffic.formats.values import instant, whole
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 def recognises(head: str) -> bool:
     """Whether a file that begins like this is one."""
-    return all(column in head.partition("\n")[0] for column in COLUMNS)
+    return is_csv_of(head, COLUMNS)
 
 
 def rows(path: Path) -> Rows:

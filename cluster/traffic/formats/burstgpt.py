@@ -6,14 +6,16 @@ Rows with no response tokens are requests that failed when they were recorded.
 import math
 from pathlib import Path
 
-from cluster.traffic.formats.row import Dropped, Row, Rows, csv_rows, whole
+from cluster.traffic.formats.row import Dropped, Row, Rows
+from cluster.traffic.formats.rows import csv_rows, is_csv_of
+from cluster.traffic.formats.values import whole
 
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
 
 def recognises(head: str) -> bool:
     """Whether a file that begins like this is one."""
-    return all(column in head.partition("\n")[0] for column in COLUMNS)
+    return is_csv_of(head, COLUMNS)
 
 
 def rows(path: Path) -> Rows:

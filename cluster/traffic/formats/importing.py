@@ -2,17 +2,30 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from cluster.traffic.blocks import BlockIds
-from cluster.traffic.formats import access_log, azure, burstgpt, mooncake, sharegpt, vllm_custom
+from cluster.traffic.formats import (
+    access_log,
+    azure,
+    burstgpt,
+    langfuse,
+    litellm,
+    mooncake,
+    otel,
+    sharegpt,
+    vllm_custom,
+    vllm_log,
+    vllm_timed,
+)
+from cluster.traffic.formats.measuring import Measuring
 from cluster.traffic.formats.row import Dropped, Row, Rows
-from cluster.traffic.request import BLOCK_TOKENS, MAX_TOKENS, Message, Request, TraceError, nearest
+from cluster.traffic.formats.rows import head
+from cluster.traffic.request import BLOCK_TOKENS, MAX_TOKENS, Request, TraceError, nearest
 from cluster.traffic.spread import quantum, spread
 from cluster.traffic.text import Encode
 from cluster.traffic.trace import FAULTS_SHOWN, Trace, assemble
@@ -20,7 +33,11 @@ from cluster.traffic.trace import FAULTS_SHOWN, Trace, assemble
 HASHED_BLOCK_TOKENS = 16
 """Block size for text: the smallest that engines cache in, so that no sharing is lost."""
 
-_HEAD_BYTES = 65_536
+MOST_BAD = 0.01
+"""Share of bad rows up to which a file is still imported."""
+
+_EARLY = 1000
+"""Rows after which a file of which most are bad is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +49,24 @@ class Format:
     rows: Callable[[Path], Rows]
     timed: bool = True
     """Whether its rows say when they arrived: all of them or none."""
+    step_s: float | None = None
+    """Resolution of its times, where it is known to be coarse; None: found out from the times."""
+    own: bool = False
+    """Whether it is a trace's own, whose session ids mean nothing outside of it and are kept."""
 
 
 FORMATS: Mapping[str, Format] = {
-    "mooncake": Format(recognises=mooncake.recognises, rows=mooncake.rows),
+    "vllm-timed": Format(recognises=vllm_timed.recognises, rows=vllm_timed.rows),
+    "mooncake": Format(recognises=mooncake.recognises, rows=mooncake.rows, own=True),
     "azure": Format(recognises=azure.recognises, rows=azure.rows),
     "burstgpt": Format(recognises=burstgpt.recognises, rows=burstgpt.rows),
     "sharegpt": Format(recognises=sharegpt.recognises, rows=sharegpt.rows, timed=False),
     "vllm-custom": Format(recognises=vllm_custom.recognises, rows=vllm_custom.rows, timed=False),
+    "otel": Format(recognises=otel.recognises, rows=otel.rows),
+    "litellm": Format(recognises=litellm.recognises, rows=litellm.rows),
+    "langfuse": Format(recognises=langfuse.recognises, rows=langfuse.rows),
     "access-log": Format(recognises=access_log.recognises, rows=access_log.rows),
+    "vllm-log": Format(recognises=vllm_log.recognises, rows=vllm_log.rows, step_s=vllm_log.STEP_S),
 }
 """Every format by its name; a file is taken for the first that recognises its beginning."""
 
@@ -63,19 +89,35 @@ class _Tally:
     """Rows so far."""
 
     path: Path
+    format: str
+    most_bad: float
     read: int = 0
     bad: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
-    def drop(self, row: Dropped) -> None:
-        self.dropped[row.reason] += 1
-        self.bad += row.bad
-        if row.bad and len(self.examples) < FAULTS_SHOWN:
-            detail = f": {row.detail}" if row.detail else ""
-            self.examples.append(f"{self.path}:{row.line}: {row.reason}{detail}")
+    def add(self, made: Request | Dropped) -> None:
+        """Count a row. Raises TraceError once it is plain that the file is not of its format."""
+        self.read += 1
+        if isinstance(made, Request):
+            return
+        self.dropped[made.reason] += 1
+        self.bad += made.bad
+        if made.bad and len(self.examples) < FAULTS_SHOWN:
+            detail = f": {made.detail}" if made.detail else ""
+            self.examples.append(f"{self.path}:{made.line}: {made.reason}{detail}")
+        if self.read >= _EARLY and 2 * self.bad > self.read:
+            self.judge()
+
+    def judge(self) -> None:
+        """Raise TraceError where more rows are bad than may be."""
+        if self.bad > self.most_bad * self.read:
+            bad = f"{self.bad} of {self.read} rows are bad as {self.format}"
+            allowed = f"over the {self.most_bad:.0%} allowed"
+            raise TraceError([f"{self.path}: {bad}, {allowed}", *self.examples])
 
     def report(self, name: str, kept: int) -> Report:
+        """The account of all rows."""
         return Report(
             format=name,
             read=self.read,
@@ -93,18 +135,18 @@ def import_trace(
     rate: float | None = None,
     keep_text: bool = False,
     block_tokens: int = HASHED_BLOCK_TOKENS,
-    most_bad: float = 0.01,
+    most_bad: float = MOST_BAD,
     seed: int = 0,
 ) -> tuple[Trace, Report]:
     """The trace of a file in one of the `FORMATS`.
 
     Args:
-        path: the file.
+        path: the file; `.gz` is unpacked.
         format: its format's name; None: guessed from how it begins.
         encode: tokenizer that counts and hashes text; needed where the format has no lengths.
         rate: requests per second of Poisson arrivals, for formats that have no times; given for one
             that has, its times are not used.
-        keep_text: whether literal text stays in the trace.
+        keep_text: whether literal text, and session ids as they were recorded, stay in the trace.
         block_tokens: block size for hashing text; formats that have blocks keep theirs.
         most_bad: share of bad rows up to which a file is still imported.
         seed: of the arrivals that are drawn or spread.
@@ -116,40 +158,42 @@ def import_trace(
     if rate is not None and not 0 < rate < math.inf:
         raise TraceError([f"rate must be a positive number of requests per second, got {rate}"])
     name = _guess(path) if format is None else _known(format)
-    if rate is None and not FORMATS[name].timed:
+    form = FORMATS[name]
+    if rate is None and not form.timed:
         raise TraceError([f"{path}: {name} has no times of arrival: give a rate in requests per second"])
-    tally = _Tally(path)
+    tally = _Tally(path, name, most_bad)
+    measuring = Measuring(path, encode, block_tokens)
     requests: list[Request] = []
     sizes: set[int] = set()
-    notes: list[str] = []
-    for row in _measured(FORMATS[name].rows(path), path, encode, BlockIds(block_tokens), notes):
-        tally.read += 1
+    for row in measuring.rows(form.rows(path)):
         made = row if isinstance(row, Dropped) else _request(row, keep_text)
-        if isinstance(made, Dropped):
-            tally.drop(made)
-        else:
+        tally.add(made)
+        if isinstance(made, Request):
             requests.append(made)
             sizes |= {row.block_tokens} if isinstance(row, Row) and row.block_tokens else set()
-    if tally.bad > most_bad * tally.read:
-        share = f"{tally.bad} of {tally.read} rows are bad as {name}, over the {most_bad:.0%} allowed"
-        raise TraceError([f"{path}: {share}", *tally.examples])
+    tally.judge()
     if not requests:
         raise TraceError([f"{path}: no requests in it as {name}", *tally.examples])
     if len(sizes) > 1:
         raise TraceError([f"{path}: block_size differs between its lines: {sorted(sizes)}"])
-    timed = _spread(requests, seed, notes) if rate is None else _drawn(requests, rate, seed, notes)
+    notes = measuring.notes()
+    requests = [
+        replace(request, session_id=None) if measuring.is_alone(request.session_id) else request
+        for request in requests
+    ]
+    if not form.own and not keep_text:
+        requests = _renumbered(requests)
+    timed = (
+        _spread(requests, form.step_s, seed, notes) if rate is None else _drawn(requests, rate, seed, notes)
+    )
     trace = assemble(timed, block_tokens=sizes.pop() if sizes else BLOCK_TOKENS, notes=notes)
     return trace, tally.report(name, len(requests))
 
 
 def _guess(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace")
-    except OSError as error:
-        raise TraceError([f"{path}: cannot be read: {error.strerror or error}"]) from error
+    begins = head(path)
     for name, form in FORMATS.items():
-        if form.recognises(head):
+        if form.recognises(begins):
             return name
     raise TraceError([f"{path}: no format recognises it: name one of {', '.join(FORMATS)}"])
 
@@ -162,45 +206,15 @@ def _known(name: str) -> str:
     raise TraceError([f"unknown format {name!r}: {hint}"])
 
 
-def _measured(rows: Rows, path: Path, encode: Encode | None, hashing: BlockIds, notes: list[str]) -> Rows:
-    """The rows, those with text given the lengths that they lack and the blocks that they are of.
-
-    Raises:
-        TraceError: where a length must be counted and there is no tokenizer to do it.
-    """
-    unhashed = False
-    for row in rows:
-        if isinstance(row, Dropped) or row.hash_ids or (row.prompt is None and row.messages is None):
-            yield row
-        elif encode is not None:
-            yield _counted(row, encode, hashing)
-        elif row.input_length is None or row.output_length is None:
-            raise TraceError(
-                [f"{path}:{row.line}: its tokens must be counted: give a model, for its tokenizer"]
-            )
-        else:
-            unhashed = True
-            yield row
-    if unhashed:
-        notes.append("prefix sharing was not found out: that needs a model, for its tokenizer")
-
-
-def _counted(row: Row, encode: Encode, hashing: BlockIds) -> Row:
-    tokens = encode(row.prompt if row.prompt is not None else _as_text(row.messages or ()))
-    length = len(tokens) if row.input_length is None else row.input_length
-    output = row.output_length
-    if output is None and row.answer is not None:
-        output = len(encode(row.answer))
-    # A length out of range is dropped by what follows; making its blocks first would only cost memory.
-    ids = hashing.of(tokens, length=length) if length <= MAX_TOKENS else ()
-    return replace(
-        row, input_length=length, output_length=output, hash_ids=ids, block_tokens=hashing.block_tokens
-    )
-
-
-def _as_text(messages: Iterable[Message]) -> str:
-    """Messages in a row. A model's own template would differ, but shares where this does."""
-    return "".join(f"{message.role}\n{message.content}\n" for message in messages)
+def _renumbered(requests: list[Request]) -> list[Request]:
+    """The requests with session ids that tell nothing: numbers in order of appearance."""
+    names: dict[str, str] = {}
+    return [
+        request
+        if request.session_id is None
+        else replace(request, session_id=names.setdefault(request.session_id, f"s{len(names)}"))
+        for request in requests
+    ]
 
 
 def _request(row: Row, keep_text: bool) -> Request | Dropped:
@@ -229,7 +243,7 @@ def _drawn(requests: list[Request], rate: float, seed: int, notes: list[str]) ->
     return _placed(requests, np.cumsum(random.exponential(1 / rate, size=len(requests))).tolist())
 
 
-def _spread(requests: list[Request], seed: int, notes: list[str]) -> list[Request]:
+def _spread(requests: list[Request], step_s: float | None, seed: int, notes: list[str]) -> list[Request]:
     """The requests in order of arrival, spread over what their recorder rounded away, if it did."""
     arrivals = [request.arrival_s for request in requests]
     late = sum(b < a for a, b in pairwise(arrivals))
@@ -237,7 +251,7 @@ def _spread(requests: list[Request], seed: int, notes: list[str]) -> list[Reques
         notes.append("rows were out of order of arrival: sorted")
         requests = sorted(requests, key=lambda request: request.arrival_s)
         arrivals.sort()
-    step = quantum(arrivals)
+    step = quantum(arrivals) if step_s is None else step_s
     if step is None:
         return requests
     notes.append(

@@ -1,8 +1,9 @@
-"""Mooncake's JSON lines (FAST 2025), which are also a trace's own; vLLM's timed traces in milliseconds."""
+"""Mooncake's JSON lines (FAST 2025), which are also a trace's own."""
 
 from pathlib import Path
 
-from cluster.traffic.formats.row import Dropped, Row, Rows, json_rows
+from cluster.traffic.formats.row import Dropped, Row, Rows
+from cluster.traffic.formats.rows import json_rows
 from cluster.traffic.request import LineFaults, from_record
 
 

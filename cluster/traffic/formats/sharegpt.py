@@ -1,15 +1,14 @@
 """ShareGPT's conversations: one JSON array of `conversations`, without times.
 
 As in vLLM's and others' benchmarks the first exchange of each is taken, its answer giving the output
-length. The whole file is read at once: that is what its format asks for.
+length.
 """
 
 from pathlib import Path
 
-import orjson
-
 from cluster.traffic.formats.row import Dropped, Row, Rows
-from cluster.traffic.request import Message, TraceError
+from cluster.traffic.formats.rows import json_rows
+from cluster.traffic.request import Message
 
 _HUMAN = frozenset({"human", "user"})
 
@@ -21,16 +20,11 @@ def recognises(head: str) -> bool:
 
 def rows(path: Path) -> Rows:
     """The file's conversations; a row's line is its place in the array, from 1."""
-    try:
-        conversations = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise TraceError([f"{path}: cannot be read: {error.strerror or error}"]) from error
-    except orjson.JSONDecodeError as error:
-        raise TraceError([f"{path}:{error.lineno}: not JSON: {error.msg}"]) from error
-    if not isinstance(conversations, list):
-        raise TraceError([f"{path}: not a JSON array of conversations"])
-    for number, conversation in enumerate(conversations, 1):
-        turns = conversation.get("conversations") if isinstance(conversation, dict) else None
+    for number, conversation in json_rows(path):
+        if isinstance(conversation, Dropped):
+            yield conversation
+            continue
+        turns = conversation.get("conversations")
         if not isinstance(turns, list):
             yield Dropped(line=number, reason="no conversations")
             continue

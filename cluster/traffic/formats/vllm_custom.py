@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from cluster.traffic.formats.row import Dropped, Row, Rows, json_rows, whole
+from cluster.traffic.formats.row import Dropped, Row, Rows
+from cluster.traffic.formats.rows import json_rows
+from cluster.traffic.formats.values import whole
 
 
 def recognises(head: str) -> bool:

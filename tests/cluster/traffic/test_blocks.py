@@ -21,3 +21,15 @@ def test_tokens_that_a_template_added_are_shared_with_nobody() -> None:
     assert hashing.of(list(range(10)), length=15) == (0, 1, 2, 3)
     assert hashing.of(list(range(10)), length=15) == (0, 1, 4, 5)
     assert hashing.of(list(range(10)), length=7) == (0, 6)
+
+
+def test_the_block_not_met_for_longest_is_forgotten() -> None:
+    hashing = BlockIds(1, most=2)
+    assert [hashing.of([token]) for token in (1, 2, 1, 3, 1, 2)] == [(0,), (1,), (0,), (2,), (0,), (3,)]
+
+
+def test_two_importers_share_no_key() -> None:
+    a, b = BlockIds(4), BlockIds(4)
+    a.of([1, 2, 3, 4])
+    b.of([1, 2, 3, 4])
+    assert set(a._numbers) != set(b._numbers)

@@ -37,7 +37,7 @@ def test_poisson_arrivals_have_a_dispersion_of_one_and_bursts_more() -> None:
 
 
 def test_concurrency_worked_by_hand() -> None:
-    # Each takes 1 + 10 · 0.1 = 2 s: one in service from 0 s on, two from 1, one from 2, none from 3, one from 6 to 8.
+    # Each takes 1 + 10 · 0.1 = 2 s. There: one from 0 s, two from 1, one from 2, none from 3, one from 6.
     seen = concurrency(at(0, 1, 6), Service(ttft_s=1, tpot_s=0.1))
     assert seen.mean == pytest.approx(6 / 8)
     assert (seen.p50, seen.p90, seen.p99, seen.peak) == (1, 2, 2, 2)

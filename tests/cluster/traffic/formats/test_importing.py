@@ -1,5 +1,7 @@
 import csv
+import gzip
 import json
+import tracemalloc
 from datetime import datetime
 from pathlib import Path
 
@@ -7,19 +9,9 @@ import pytest
 
 from cluster.traffic.formats.importing import FORMATS, import_trace
 from cluster.traffic.show import figures
-from cluster.traffic.trace import Message, TraceError, read_trace
+from cluster.traffic.trace import Message, read_trace
 from tests.cluster.traffic.encoding import public, words
-
-
-def lines(path: Path, *records: object) -> Path:
-    path.write_text("".join(f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in records))
-    return path
-
-
-def failure(path: Path, **options: object) -> str:
-    with pytest.raises(TraceError) as caught:
-        import_trace(path, **options)  # type: ignore[arg-type]  # the options' types are the test's business
-    return str(caught.value)
+from tests.cluster.traffic.formats.files import failure, lines
 
 
 @pytest.mark.parametrize("name", ["azure_llm_2023_conv.csv", "azure_llm_2023_code.csv"])
@@ -161,7 +153,9 @@ def test_a_few_bad_rows_are_named_and_counted_and_many_stop_the_import(tmp_path:
 
 def test_what_cannot_be_imported_says_why_in_one_line(tmp_path: Path) -> None:
     unknown = lines(tmp_path / "x", "hello")
-    assert failure(unknown).startswith(f"{unknown}: no format recognises it: name one of mooncake, azure")
+    assert failure(unknown).startswith(
+        f"{unknown}: no format recognises it: name one of vllm-timed, mooncake, azure"
+    )
     assert failure(unknown, format="azur") == "unknown format 'azur': is it 'azure'?"
     assert failure(unknown, format="azure") == (
         f"{unknown}:1: no column TIMESTAMP, ContextTokens, GeneratedTokens"
@@ -181,3 +175,66 @@ def test_hostile_files_are_faults_in_every_format(tmp_path: Path, name: str, con
     path = tmp_path / "f"
     path.write_bytes(content)
     assert failure(path, format=name, rate=1.0, encode=words)
+
+
+def test_session_ids_of_others_leave_as_numbers_unless_text_is_kept(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 3}
+    users = ["ann@example.com", "bob", "ann@example.com"]
+    path = lines(
+        tmp_path / "log.jsonl", *[{"ts": i, "usage": usage, "session_id": u} for i, u in enumerate(users)]
+    )
+    assert [r.session_id for r in import_trace(path)[0].requests] == ["s0", "s1", "s0"]
+    assert [r.session_id for r in import_trace(path, keep_text=True)[0].requests] == users
+
+
+def test_a_chat_that_goes_on_is_one_session_and_its_answers_are_not_kept(tmp_path: Path) -> None:
+    def asked(at: int, *turns: str, answer: str) -> dict[str, object]:
+        roles = ("user", "assistant")
+        chat = [{"role": roles[i % 2], "content": text} for i, text in enumerate(turns)]
+        said = {"message": {"role": "assistant", "content": answer}}
+        return {"ts": at, "messages": chat, "usage": {"completion_tokens": 2}, "choices": [said]}
+
+    path = lines(
+        tmp_path / "log.jsonl",
+        asked(0, "tell me of Rome", answer="an old city"),
+        asked(1, "tell me of Rome", answer="a city in Italy"),
+        asked(2, "how are you", answer="fine"),
+        asked(3, "tell me of Rome", "an old city", "how old", answer="very"),
+        asked(4, "tell me of Rome", "an old city", "how old", "very", "thanks", answer="welcome"),
+    )
+    trace, _ = import_trace(path, encode=words)
+    assert [r.session_id for r in trace.requests] == ["s0", None, None, "s0", "s0"]
+    assert "1 sessions of 3 requests were recognised" in trace.notes[0]
+    assert all(r.messages is None for r in trace.requests)
+
+
+def test_a_file_of_another_format_is_given_up_early(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens", *["noon,1,1"] * 5000)
+    assert "1000 of 1000 rows are bad as azure" in failure(path)
+
+
+def test_compressed_files_are_read_as_they_are(tmp_path: Path) -> None:
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00+00:00,10,2\n"
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    assert len(import_trace(path)[0].requests) == 1
+    path.write_bytes(gzip.compress(text.encode())[:30])
+    assert "cannot be read" in failure(path)
+
+
+def test_memory_goes_with_the_requests_not_with_the_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    padding = "x" * 4000
+    with path.open("w") as out:
+        for number in range(10_000):
+            usage = {"prompt_tokens": 300, "completion_tokens": 40}
+            out.write(json.dumps({"ts": number, "usage": usage, "padding": padding}) + "\n")
+    tracemalloc.start()
+    try:
+        trace, _ = import_trace(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(trace.requests) == 10_000
+    assert path.stat().st_size > 40e6
+    assert peak < 15e6

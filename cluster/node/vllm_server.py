@@ -32,11 +32,16 @@ from search_spaces.values import Json
 
 _PORT_TRIES = 3
 _READY_POLL_S = 0.25
+_DYING_S = 10.0
+"""How long a server whose engine core died may take to say so or to end."""
 _RESET_TRY_S = 30.0
 """A reset is refused while blocks are held: by requests just aborted, or by transfers to the offload pool."""
 _MEMORY_BACK_S = 60.0
 _MEMORY_SLACK_MIB = 512
 """Memory that other processes may have taken on the GPU meanwhile without the trial waiting for them."""
+
+_DESCRIBE_S = 120.0
+"""With its configuration the server also describes its machine, by a dozen commands run one after another."""
 
 _WARM_UP_OUTPUT = 16
 _WARM_UP_AT_MOST = 64
@@ -92,7 +97,8 @@ class VllmEndpoint:
     def read_back(self) -> None:
         """Learn what the engine really does. Raises EngineFailure where that is not what was asked."""
         self.version = self._api.version() or self.version
-        info, metrics = self._text("/server_info?config_format=json"), self._text("/metrics")
+        info = self._text("/server_info?config_format=json", timeout_s=_DESCRIBE_S)
+        metrics = self._text("/metrics")
         self._effective = effective_settings(info, metrics, self.log_text())
         if faults := differences(self._order.arguments, self._effective):
             raise EngineFailure(Cause.SETTINGS_DIFFER, "; ".join(faults))
@@ -148,8 +154,8 @@ class VllmEndpoint:
         prompts = materialise(workload, load_encode(workload.tokenizer))
         result, samples = run_loop(self._play(prompts, workload, limits))
         self._raise_if_stopped(result, samples)
-        if any(not record.ok for record in result.records) and not self._api.healthy():
-            raise self._death(result, samples)  # the core is dead and the server has yet to notice
+        if any(not record.ok for record in result.records) and self._is_dying():
+            raise self._death(result, samples)
         return Replay(records=result.records, samples=samples, invalid=result.invalid)
 
     async def _play(
@@ -184,6 +190,16 @@ class VllmEndpoint:
 
     def _why_dead(self) -> str | None:
         return None if self._process.alive else "the API server is gone"
+
+    def _is_dying(self) -> bool:
+        """Whether the engine is dead though its server may not be yet: it says so, or answers nobody."""
+        deadline = time.monotonic() + _DYING_S
+        while self._process.alive and time.monotonic() < deadline:
+            try:
+                return self._api.get("/health", timeout_s=_DYING_S).status != 200
+            except Unreachable:
+                time.sleep(_READY_POLL_S)
+        return True
 
     def _raise_if_stopped(self, result: ReplayResult, samples: tuple[Sample, ...]) -> None:
         match result.stopped:
@@ -245,10 +261,10 @@ class VllmEndpoint:
         killed = memory_kills() > self._memory_kills
         return EngineFailure(*diagnose(log, status, Phase.START, killed_for_memory=killed))
 
-    def _text(self, path: str) -> str:
+    def _text(self, path: str, timeout_s: float = 30.0) -> str:
         """A body, or nothing where the server does not give one: not every version has every path."""
         try:
-            answer = self._api.get(path)
+            answer = self._api.get(path, timeout_s=timeout_s)
         except Unreachable:
             return ""
         return answer.text if answer.status == 200 else ""

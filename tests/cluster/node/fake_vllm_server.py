@@ -24,7 +24,8 @@ taken_once: a file; the first start finds the port taken and makes it
 child: start a process that outlives this one
 max_num_seqs: what /server_info tells
 resets: answers to /reset_prefix_cache in turn; the last one repeats
-completions: "answer", "die" (SIGKILL to itself) or "hang", "refuse" (HTTP 400)
+completions: "answer", "hang", "die" (SIGKILL to itself), "refuse" (HTTP 400) or "lose core"
+    (HTTP 500, and unhealthy from then on)
 """
 
 
@@ -33,6 +34,7 @@ class Handler(BaseHTTPRequestHandler):
     name = ""
     requests: list[dict[str, object]] = []  # noqa: RUF012  # one server a process
     resets = 0
+    healthy = True
 
     def log_message(self, format: str, *arguments: object) -> None: ...
 
@@ -47,7 +49,9 @@ class Handler(BaseHTTPRequestHandler):
             "/metrics": f'vllm:num_requests_running{{model_name="{self.name}"}} 0.0\n',
             "/requests": self.requests,
         }
-        if path in bodies:
+        if path == "/health" and not self.healthy:
+            self.answer(503, "")
+        elif path in bodies:
             self.answer(200, bodies[path])
         else:
             self.answer(404, {})
@@ -70,6 +74,10 @@ class Handler(BaseHTTPRequestHandler):
                     flush=True,
                 )
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "lose core":
+                Handler.healthy = False
+                self.answer(500, {"error": {"message": "EngineCore encountered an issue."}})
+                return
             case "hang":
                 time.sleep(600)
             case "refuse":

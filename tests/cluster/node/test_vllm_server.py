@@ -198,6 +198,28 @@ def test_an_engine_that_dies_under_load_fails_with_its_last_error(order: MakeOrd
     assert running(pids) == []
 
 
+def test_an_engine_whose_core_died_is_dead_though_its_server_still_answers(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    asked = order(completions="lose core", say=["RuntimeError: worker lost", "x.EngineDeadError: EngineCore"])
+    with VllmEngine().serve(asked, tmp_path) as endpoint, pytest.raises(EngineFailure) as caught:
+        endpoint.play(asked.workload, asked.limits)
+    assert caught.value.cause is Cause.DIED_UNDER_LOAD
+    assert caught.value.reason == "RuntimeError: worker lost"
+    assert [record.error for record in caught.value.records] == [
+        "HTTP 500: EngineCore encountered an issue."
+    ] * 4
+
+
+def test_requests_that_are_refused_by_a_healthy_engine_are_records_not_a_death(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    asked = order(completions="refuse")
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        replay = endpoint.play(asked.workload, asked.limits)
+    assert {record.error for record in replay.records} == {"HTTP 400: maximum context length is 8 tokens"}
+
+
 def test_an_engine_killed_from_outside_fails_that_trial(order: MakeOrder, tmp_path: Path) -> None:
     asked = order(completions="hang")
     with VllmEngine().serve(asked, tmp_path) as endpoint:

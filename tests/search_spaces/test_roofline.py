@@ -29,6 +29,7 @@ from search_spaces.schemes import (
     scheme_of_name,
     served_scheme,
 )
+from search_spaces.values import Json
 
 LLAMA = SHAPES["meta-llama/Llama-3.1-8B"]
 MIXTRAL = SHAPES["mistralai/Mixtral-8x7B-v0.1"]
@@ -201,15 +202,25 @@ def test_quantisation_speeds_up_decode_by_its_bytes_and_prefill_by_its_multiplic
     assert (np.array(times("A100-80G", "fp8")) / times("A100-80G", "none"))[1] == pytest.approx(1 / 0.85)
 
 
-def fit_of(**changes: object) -> MemoryFit:
-    arguments: dict[str, object] = {
-        "utilisation": 0.92,
-        "max_model_len": 8192,
-        "max_num_seqs": 256,
-        "max_num_batched_tokens": 8192,
-        "block_size": 16,
-    }
-    return memory_fit(LLAMA, UNQUANTISED, H100, **{**arguments, **changes})  # type: ignore[arg-type]
+def fit_of(
+    *,
+    max_num_seqs: int = 256,
+    max_num_batched_tokens: int = 8192,
+    draft_weights: float = 0.0,
+    eager: bool = False,
+) -> MemoryFit:
+    return memory_fit(
+        LLAMA,
+        UNQUANTISED,
+        H100,
+        utilisation=0.92,
+        max_model_len=8192,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        block_size=16,
+        draft_weights=draft_weights,
+        eager=eager,
+    )
 
 
 def test_memory_adds_up_to_what_is_allowed() -> None:
@@ -223,11 +234,15 @@ def test_memory_adds_up_to_what_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"max_num_seqs": 1024}, {"max_num_batched_tokens": 16384}, {"draft_weights": 2.0 * GIB}],
+    "wider",
+    [
+        fit_of(max_num_seqs=1024),
+        fit_of(max_num_batched_tokens=16384),
+        fit_of(draft_weights=2.0 * GIB),
+    ],
 )
-def test_wider_limits_leave_less_for_the_cache(change: dict[str, float]) -> None:
-    assert fit_of(**change).kv < fit_of().kv
+def test_wider_limits_leave_less_for_the_cache(wider: MemoryFit) -> None:
+    assert wider.kv < fit_of().kv
 
 
 def test_graphs_take_memory_unless_eager_or_on_a_cpu() -> None:
@@ -303,10 +318,8 @@ def test_calibrated_constants_replace_the_rough_ones() -> None:
         ),
     ],
 )
-def test_a_checkpoint_says_how_it_is_quantised(
-    quantisation: dict[str, object] | None, scheme: object
-) -> None:
-    assert checkpoint_scheme({"quantization_config": quantisation}) is scheme  # type: ignore[dict-item]
+def test_a_checkpoint_says_how_it_is_quantised(quantisation: Json, scheme: Scheme) -> None:
+    assert checkpoint_scheme({"quantization_config": quantisation}) is scheme
 
 
 def test_argument_and_checkpoint_must_agree() -> None:

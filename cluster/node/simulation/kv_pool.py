@@ -11,36 +11,35 @@ is counted once, where vLLM holds both until the request ends.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 
 
-@dataclass(slots=True, eq=False)
 class Span:
     """Consecutive KV blocks of one prefix: those whose last token lies in one trace block.
 
     `held <= cached <= size` counts leading blocks: in use by any request, and found by a lookup.
     """
 
-    start: int
-    """Index of its first block in the prompt."""
-    size: int
-    cached: int = 0
-    held: int = 0
-    holders: dict[int, int] = field(default_factory=dict)
-    """How many requests hold each leading part."""
-    free: list["_Run"] = field(default_factory=list)
-    """Its cached blocks in the free queue."""
-    after: dict[int, "Span"] = field(default_factory=dict)
-    """The spans that follow it, by hash id."""
+    __slots__ = ("after", "cached", "free", "held", "holders", "size", "start")
+
+    def __init__(self, start: int, size: int) -> None:
+        """`start` is the index of its first block in the prompt."""
+        self.start, self.size = start, size
+        self.cached = self.held = 0
+        self.holders: dict[int, int] = {}
+        """How many requests hold each leading part."""
+        self.free: list[_Run] = []
+        """Its cached blocks in the free queue."""
+        self.after: dict[int, Span] | None = None
+        """The spans that follow it, by hash id; None where none does yet."""
 
 
-@dataclass(slots=True, eq=False)
 class _Run:
-    """Blocks `low` to `high` of a span, neighbours in the free queue."""
+    """Blocks `low` to `high` of a span (None: they match nothing), neighbours in the free queue."""
 
-    span: Span | None
-    low: int
-    high: int
+    __slots__ = ("high", "low", "span")
+
+    def __init__(self, span: Span | None, low: int, high: int) -> None:
+        self.span, self.low, self.high = span, low, high
 
 
 class KvPool:
@@ -55,7 +54,7 @@ class KvPool:
         self._blank = blocks
         """Free blocks that match nothing: the front of the queue."""
         self._queue: deque[_Run] = deque()
-        self._root = Span(start=0, size=0)
+        self._root = Span(0, 0)
 
     @property
     def used(self) -> int:
@@ -66,12 +65,14 @@ class KvPool:
         spans: list[Span] = []
         here = self._root
         for hash_id in hash_ids:
+            if here.after is None:
+                here.after = {}
             there = here.after.get(hash_id)
             if there is None:
                 tokens = len(spans) * self.trace_block
                 start = tokens // self._block_size
                 size = (tokens + self.trace_block) // self._block_size - start
-                there = here.after[hash_id] = Span(start=start, size=size)
+                there = here.after[hash_id] = Span(start, size)
             spans.append(there)
             here = there
         return spans

@@ -447,18 +447,19 @@ class Play:
     def _stop_decode(self, served: Served) -> None:
         """Take a request out of the decode batch before `_step`; its blocks become its private ones."""
         first, end, now = served.decode_from, served.decode_end, self._step
-        contexts = served.plan[served.chunks - 1 : -1] + served.job.prompt
-        blocks = self._private_blocks(served, contexts)
         done = now - first
         if now < end:
-            self._contexts[now:end] -= contexts[done:]
-            self._blocks[now:end] -= blocks[done:]
+            contexts = served.plan[served.chunks - 1 + done : -1] + served.job.prompt
+            self._contexts[now:end] -= contexts
+            self._blocks[now:end] -= self._private_blocks(served, contexts)
         if done:
-            served.private = int(blocks[done - 1])
             served.steps.append((first, done))
             served.chunks += done
             # vLLM hashes the blocks of a step when it schedules it: accepted drafts are not among them yet.
-            served.computed = int(contexts[done - 1])
+            served.computed = served.job.prompt + int(served.plan[served.chunks - 2])
+            served.private = (
+                self._blocks_for(served.computed, self._queries - 1 + self._lookahead) - served.held
+            )
         self._decode_blocks_taken -= served.private
         self._decoding -= 1
         served.decode_from = served.decode_end = -1
@@ -480,7 +481,7 @@ class Play:
             self._prefilling = None
         generated = int(served.plan[served.chunks - 1]) if served.chunks else 0
         if self._settings.prefix_caching:
-            served.own = Span(start=served.shareable, size=self._settings.kv_blocks)
+            served.own = Span(served.shareable, self._settings.kv_blocks)
         self._give_up_blocks(served)
         served.target, served.computed = served.job.prompt + generated, 0
         self._waiting.appendleft(served)

@@ -42,7 +42,7 @@ def chunks_of(served: Sequence[Served]) -> Chunks:
 def records_of(served: Sequence[Served], chunks: Chunks, log: Log) -> list[Record]:
     """Records of the requests that were served, in the order of `served`."""
     arrival_s = log.step_end_s[chunks.step].tolist()
-    counts = range(1, 1 + max((one.job.output for one in served), default=0))
+    counts = tuple(range(1, 1 + max((one.job.output for one in served), default=0)))
     records, start = [], 0
     for one, end in zip(served, chunks.end, strict=True):
         job = one.job
@@ -53,7 +53,7 @@ def records_of(served: Sequence[Served], chunks: Chunks, log: Log) -> list[Recor
                 due_s=job.due_s,
                 sent_s=job.due_s,
                 chunk_s=tuple(arrival_s[start:end]),
-                chunk_tokens=tuple(counts[: job.output] if plain else one.plan.tolist()),
+                chunk_tokens=counts[: job.output] if plain else tuple(one.plan.tolist()),
                 finished_s=arrival_s[end - 1],
                 tokens_in=job.prompt,
                 tokens_out=job.output,
@@ -84,7 +84,8 @@ def samples_of(
     waiting_now = np.where(begun, arrived - admitted[entry], 0)
     usage = np.where(begun, (held[entry] + log.decode_blocks[step]) / (settings.kv_blocks - 1), 0.0)
 
-    tokens = np.concatenate([np.diff(one.plan, prepend=0) for one in served])
+    tokens = np.diff(np.concatenate([one.plan for one in served]), prepend=0)
+    tokens[[0, *chunks.end[:-1]]] = 1  # a prefill gives one token
     generated = counted.by_step(np.bincount(chunks.step, weights=tokens, minlength=len(ends)))
     prefilled = np.array(log.prefilled, dtype=np.int64).reshape(-1, 3)
     looked_up = np.array(log.lookups, dtype=np.int64).reshape(-1, 3)

@@ -35,6 +35,9 @@ _HEADINGS = {
     "batch_occupancy": "slots",
     "prefix_hit_rate": "prefix hits",
 }
+_KEPT_UP = 0.99
+"""SLO attainment of a control that the traffic does not load."""
+
 _SHARES = ("slo_attainment", "batch_occupancy", "prefix_hit_rate")
 
 
@@ -126,7 +129,16 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
         pairs = ", ".join(f"{a} and {b}" for a, b in seen.alike)
         out.append(f"their intervals do not tell apart trials {pairs}")
     out += sorted({f"note: {text}" for trial in seen.front for text in _warnings(trial)})
+    out += [f"note: {text}" for text in _unsaturated(seen)]
     return out
+
+
+def _unsaturated(seen: FrontView) -> list[str]:
+    """What to say where the control kept up, so that no config can show more goodput."""
+    met = [trial.measurement.value("slo_attainment") for trial in seen.control if trial.measurement]
+    if not any(share is not None and share >= _KEPT_UP for share in met):
+        return []
+    return ["the control met the SLO at this speed, so goodput is held at the offered rate; raise --speed"]
 
 
 def _simulated(seen: FrontView) -> str:

@@ -258,6 +258,8 @@ async def _drain(content: aiohttp.StreamReader) -> None:
     Given up after a moment: the answer is complete, and a server that goes on sending only loses the
     connection.
     """
+    if content.at_eof():
+        return
     try:
         async with asyncio.timeout(_CLOSING_S):
             while not content.at_eof():

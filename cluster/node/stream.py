@@ -34,9 +34,13 @@ class EventReader:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of each event that this piece completes. Raises StreamFault past EVENT_BYTES."""
-        if b"\n" not in piece:
+        ends = piece.count(b"\n")
+        if not ends:
             self._keep(piece)
             return []
+        whole = ends == 2 and piece.endswith(b"\n\n") and piece.startswith(b"data: ")
+        if whole and not self._tail and not self._data and b"\r" not in piece:
+            return [piece[6:-2]]  # nearly every read brings one event, whole: what follows comes to the same
         if self._tail:
             self._tail.append(piece)
             piece = b"".join(self._tail)
@@ -73,7 +77,16 @@ class Answer:
     Tokens are counted by the server's usage only, because a chunk may hold several (speculation) or none.
     """
 
-    __slots__ = ("cached_tokens", "counted", "done", "finish_reason", "texts", "tokens_in", "tokens_out")
+    __slots__ = (
+        "cached_tokens",
+        "counted",
+        "done",
+        "finish_reason",
+        "progress",
+        "texts",
+        "tokens_in",
+        "tokens_out",
+    )
 
     def __init__(self) -> None:
         self.tokens_in: int | None = None
@@ -81,15 +94,12 @@ class Answer:
         self.cached_tokens: int | None = None
         self.finish_reason: str | None = None
         self.counted = False
-        """Whether text chunks carry usage, so that each arrival's tokens are known."""
+        """Whether chunks with output carry usage, so that each arrival's tokens are known."""
         self.texts = 0
-        """Chunks that carried text; of use only where `counted` is false."""
-        self.done = False
-
-    @property
-    def progress(self) -> int:
+        """Chunks that carried text; counted only where `counted` is false."""
+        self.progress = 0
         """Tokens so far; chunks with text so far where the server counts tokens only at the end."""
-        return self.tokens_out if self.counted else self.texts
+        self.done = False
 
     def take(self, data: bytes) -> None:
         """Add one event. Raises StreamFault where it is malformed or reports an error."""
@@ -109,13 +119,16 @@ class Answer:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             self._count(usage)
-            self.counted = self.counted or choice is not None
+            if choice is not None:
+                self.counted = True
+                self.progress = self.tokens_out
         if isinstance(choice, dict):
             reason = choice.get("finish_reason")
             if isinstance(reason, str):
                 self.finish_reason = reason
             if not self.counted and _has_text(choice):
                 self.texts += 1
+                self.progress = self.texts
 
     def _count(self, usage: dict[str, object]) -> None:
         served = usage.get("completion_tokens", 0)

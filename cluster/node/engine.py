@@ -53,6 +53,8 @@ class Replay:
     samples: tuple[Sample, ...]
     invalid: str | None = None
     """Why the client's own lateness or lack of CPU makes this replay void; None if it does not."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of these records and samples must know, one sentence each."""
 
 
 class Endpoint(Protocol):

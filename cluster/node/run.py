@@ -111,4 +111,5 @@ def _measurement(replay: Replay, order: Order, ran: Ran) -> Measurement:
         slo=order.slo,
         max_num_seqs=slots if isinstance(slots, int) else None,
         speculates=effective["speculative_config"] is not None if "speculative_config" in effective else None,
+        caveats=replay.warnings,
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cluster.node.command import engine_command, engine_environment, installed_version
+from cluster.node.counters import caveats
 from cluster.node.effective import differences, effective_settings
 from cluster.node.engine import LOG_NAME, EngineFailure, Replay
 from cluster.node.excerpt import excerpt
@@ -156,7 +157,12 @@ class VllmEndpoint:
         self._raise_if_stopped(result, samples)
         if any(not record.ok for record in result.records) and self._is_dying():
             raise self._death(result, samples)
-        return Replay(records=result.records, samples=samples, invalid=result.invalid)
+        return Replay(
+            records=result.records,
+            samples=samples,
+            invalid=result.invalid,
+            warnings=(*result.warnings, *caveats(self.version)),
+        )
 
     async def _play(
         self, prompts: tuple[Prompt, ...], workload: Workload, limits: Limits

@@ -169,6 +169,13 @@ def test_a_late_client_voids_the_trial_and_blames_no_config(tmp_path: Path) -> N
     assert outcome.records == (GOOD,)
 
 
+def test_what_a_reader_of_the_replay_must_know_comes_with_its_measurement(tmp_path: Path) -> None:
+    replay = Replay(records=(GOOD,), samples=SAMPLES, warnings=("hits are counted twice",))
+    outcome = run_trial(ORDER, ScriptedEngine(replay=replay), tmp_path)
+    assert isinstance(outcome, Measured)
+    assert "hits are counted twice" in outcome.measurement.warnings
+
+
 def test_requests_that_fail_while_others_succeed_are_part_of_the_measurement(tmp_path: Path) -> None:
     replay = Replay(records=(GOOD, broken("HTTP 500: no")), samples=SAMPLES)
     outcome = run_trial(ORDER, ScriptedEngine(replay=replay), tmp_path)

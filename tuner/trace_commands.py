@@ -151,6 +151,61 @@ def import_(path: Path, out: Path, most_bad: float, as_json: bool, **asked: Any)
     _say(trace_usecases.import_file(path, out, most_bad=most_bad / 100, **asked), imported_lines, as_json)
 
 
+@trace.command()
+@_FILE
+@_OUT
+@click.option("--from", "start_s", type=click.FloatRange(min=0), help="Seconds after the first request.")
+@click.option("--until", "end_s", type=_POSITIVE, help="Seconds after the first request, left out.")
+@click.option(
+    "--sample",
+    "percent",
+    type=click.FloatRange(0, 100, min_open=True),
+    help="Keep so many % of the requests: sessions and prefix groups whole.",
+)
+@click.option("--context", type=click.IntRange(min=2), help="Cap prompt and output together, in tokens.")
+@click.option("--speed", type=_POSITIVE, help="Divide times by this.")
+@click.option("--rate", type=_POSITIVE, help="Scale times to so many requests a second.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the sample.")
+@JSON
+def cut(path: Path, out: Path, percent: float | None, as_json: bool, **asked: Any) -> None:
+    """Write part of a trace: a window, then a sample, then a context, then another pace."""
+    from tuner import trace_usecases
+    from tuner.trace_words import written_lines
+
+    share = None if percent is None else percent / 100
+    _say(trace_usecases.cut(path, out, share=share, **asked), written_lines, as_json)
+
+
+@trace.command()
+@_FILE
+@click.option(
+    "--search", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to search on."
+)
+@click.option(
+    "--held-out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to verify on."
+)
+@click.option(
+    "--share",
+    "percent",
+    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    default=30.0,
+    show_default=True,
+    help="Requests to hold out, in %.",
+)
+@click.option("--by", type=click.Choice(["time", "session"]), default="time", show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draw by session."
+)
+@JSON
+def split(path: Path, search: Path, held_out: Path, percent: float, as_json: bool, **asked: Any) -> None:
+    """Split a trace into a part to search on and one to verify on, which share no session."""
+    from tuner import trace_usecases
+    from tuner.trace_words import parts_lines
+
+    parts = trace_usecases.split_file(path, search, held_out, share=percent / 100, **asked)
+    _say(parts, parts_lines, as_json)
+
+
 class _Told(Protocol):
     """What a use case gives back."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from scipy.special import ndtri
 
+from cluster.traffic.cut import cap, sample, scale, window
 from cluster.traffic.formats.importing import FORMATS, HASHED_BLOCK_TOKENS, MOST_BAD, Report, import_trace
 from cluster.traffic.make import make_trace, recipe_from
 from cluster.traffic.pace import Concurrency, Pace, Service, concurrency, pace
@@ -25,6 +26,7 @@ from cluster.traffic.show import (
     hit_share,
     session_figures,
 )
+from cluster.traffic.split import By, split
 from cluster.traffic.spread import quantum
 from cluster.traffic.tokenizer import TokenizerError, load_encode
 from cluster.traffic.trace import Trace, TraceError, read_trace, write_trace
@@ -239,6 +241,85 @@ def import_file(
             seed=seed,
         )
         return Imported(written=_written(trace, out), report=report)
+
+
+def cut(
+    path: Path,
+    out: Path,
+    *,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    share: float | None = None,
+    context: int | None = None,
+    speed: float | None = None,
+    rate: float | None = None,
+    seed: int = 0,
+) -> Written:
+    """Write part of a trace, or the trace at another pace: what is given is done, in this order.
+
+    Args:
+        path: the trace's file.
+        out: the new one's.
+        start_s, end_s: window of arrivals.
+        share: sample of so many of the requests, 0 to 1.
+        context: tokens that prompt and output may take together.
+        speed: times are divided by this; or
+        rate: requests per second that come out.
+        seed: of the sample.
+    """
+    if speed is not None and rate is not None:
+        raise Mistake("speed and rate both scale time: give one of them")
+    if all(asked is None for asked in (start_s, end_s, share, context, speed, rate)):
+        raise Mistake("nothing to cut: give a window, a sample, a context, a speed or a rate")
+    with users_mistakes():
+        trace = read_trace(path)
+        if start_s is not None or end_s is not None:
+            trace = window(trace, start_s=start_s or 0.0, end_s=math.inf if end_s is None else end_s)
+        if share is not None:
+            trace = sample(trace, share, seed=seed)
+        if context is not None:
+            trace = cap(trace, context)
+        if speed is not None or rate is not None:
+            trace = scale(trace, speed=speed, rate=rate)
+        return _written(trace, out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A trace that was split, and what its parts have in common. They share no session."""
+
+    search: Written
+    held_out: Written
+    shared_prefixes: int
+    """Requests held out whose prompt begins like one searched on, by a block at least."""
+    shared_tokens: float
+    """Share of the held-out prompt tokens that such beginnings have, 0 to 1."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As data; units are in the names."""
+        return asdict(self)
+
+
+def split_file(
+    path: Path, search: Path, held_out: Path, *, share: float, by: str = "time", seed: int = 0
+) -> Parts:
+    """Split a trace into a part to search on and one to verify on, that share no session.
+
+    Args:
+        path: the trace's file.
+        search, held_out: the parts'.
+        share: of the requests to hold out, about.
+        by: "time" (later sessions are held out) or "session" (drawn over the whole time).
+        seed: of the draw.
+    """
+    with users_mistakes():
+        parts = split(read_trace(path), held_out=share, by=By(by), seed=seed)
+        return Parts(
+            search=_written(parts.search, search),
+            held_out=_written(parts.held_out, held_out),
+            shared_prefixes=parts.shared_prefixes,
+            shared_tokens=parts.shared_tokens,
+        )
 
 
 def _written(trace: Trace, out: Path) -> Written:

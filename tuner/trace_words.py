@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cluster.traffic.show import Lengths
-from tuner.trace_usecases import Imported, Shown, Written
+from tuner.trace_usecases import Imported, Parts, Shown, Written
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -60,6 +60,15 @@ def imported_lines(imported: Imported) -> Iterator[str]:
     yield from (f"dropped {count}: {reason}" for reason, count in report.dropped.items())
     yield from (f"  {example}" for example in report.examples)
     yield from written_lines(imported.written)
+
+
+def parts_lines(parts: Parts) -> Iterator[str]:
+    """What `tuner trace split` says."""
+    yield from written_lines(parts.search)
+    yield from written_lines(parts.held_out)
+    begun = f"{parts.shared_prefixes} of {parts.held_out.figures.requests} held-out prompts"
+    tokens = f"{parts.shared_tokens:.1%} of the held-out prompt tokens"
+    yield f"no session is in both; {begun} begin like one searched on, with {tokens}"
 
 
 def lengths(of: Lengths) -> str:

@@ -171,3 +171,25 @@ def test_a_model_whose_tokenizer_cannot_be_had_is_one_line(tmp_path: Path) -> No
     assert "no tokenizer.json" in refused(
         "import", path, "--out", tmp_path / "t", "--model", tmp_path / "model"
     )
+
+
+def test_cut_says_what_it_changed(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "cut.jsonl"
+    said = told("cut", made, "--out", out, "--until", 30, "--sample", 50, "--context", 512, "--rate", 4)
+    for word in ("window from 0 s to 30 s", "sample of", "prompts cut at their end", "now 4"):
+        assert word in said
+    seen = read_trace(out)
+    assert max(r.input_length + r.output_length for r in seen.requests) <= 512
+    assert (len(seen.requests) - 1) / seen.requests[-1].arrival_s == pytest.approx(4, rel=1e-4)
+
+
+def test_cut_wants_something_to_do_and_not_two_paces(made: Path, tmp_path: Path) -> None:
+    assert "nothing to cut" in refused("cut", made, "--out", tmp_path / "t")
+    assert "give one of them" in refused("cut", made, "--out", tmp_path / "t", "--speed", 2, "--rate", 1)
+
+
+def test_split_writes_two_traces_and_says_what_they_share(made: Path, tmp_path: Path) -> None:
+    search, held = tmp_path / "s.jsonl", tmp_path / "h.jsonl"
+    said = told("split", made, "--search", search, "--held-out", held, "--share", 25)
+    assert "no session is in both; 0 of 75 held-out prompts begin like one searched on" in said
+    assert (len(read_trace(search).requests), len(read_trace(held).requests)) == (225, 75)

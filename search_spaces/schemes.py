@@ -44,6 +44,10 @@ _ONLINE = {
 }
 """Schemes that vLLM applies to an unquantised checkpoint as it loads."""
 
+EXPERTS_ONLY = frozenset({"int8_per_channel_weight_only"})
+"""Of these, schemes that leave a model without routed experts as it is (vLLM 0.32,
+model_executor/layers/quantization/online/base.py: no linear method is registered for them)."""
+
 _OF_A_CHECKPOINT = frozenset(
     {"awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq", "compressed-tensors"}
 )

@@ -11,8 +11,9 @@ import numpy as np
 
 from cluster.node.engine import LOG_NAME, Endpoint, Replay
 from cluster.node.simulation.kv_pool import KvPool
-from cluster.node.simulation.play import Job, Play
+from cluster.node.simulation.play import Play
 from cluster.node.simulation.readings import chunks_of, records_of, samples_of
+from cluster.node.simulation.served import Job
 from cluster.node.simulation.settings import Assumptions, Settings, resolve
 from cluster.node.simulation.speculation import Plan, plain_plan, speculative_plan
 from cluster.order import Limits, Order

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cluster.node.engine import Replay
 from cluster.node.simulated import SimulatedEndpoint
 from cluster.node.simulation.kv_pool import KvPool
-from cluster.node.simulation.play import Job, Play
+from cluster.node.simulation.play import Play
+from cluster.node.simulation.served import Job
 from cluster.node.simulation.settings import Assumptions, Settings, resolve
 from cluster.node.simulation.speculation import Plan, plain_plan, speculative_plan
 from cluster.order import Limits, Order

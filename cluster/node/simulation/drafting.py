@@ -80,7 +80,7 @@ def drafting(
         raise EngineFailure(Cause.UNSUPPORTED, "the simulated engine plays one depth, not one per batch size")
     depth = config.optional_whole("num_speculative_tokens")
     if depth is None:
-        raise EngineFailure(Cause.INVALID_ARGUMENT, "speculative_config needs num_speculative_tokens")
+        raise _invalid("speculative_config needs num_speculative_tokens")
     slots = 1 if method == "draft_model" else 0
     # Where the budget holds fewer, vLLM cuts the draft of each sequence that it schedules.
     played = max(min(depth, budget - 1 - slots), 0)
@@ -91,9 +91,12 @@ def drafting(
     draft: ForwardPass | None = None
     weights = kv = 0.0
     if method != "ngram":
-        # A separate draft model runs on its own tensor parallel size, 1 unless asked otherwise.
-        ranks = config.whole("draft_tensor_parallel_size", 1) if method == "draft_model" else tensor_parallel
+        ranks = config.whole("draft_tensor_parallel_size", tensor_parallel)
         shape, scheme = _draft_shape(method, model, target, describe)
+        if method == "draft_model" and ranks != tensor_parallel:  # vLLM: v1/spec_decode/draft_model.py
+            raise _invalid(f"draft_tensor_parallel_size={ranks} must equal the target's {tensor_parallel}")
+        if shape.heads % ranks:
+            raise _invalid(f"draft '{model}' has {shape.heads} attention heads, not to be split over {ranks}")
         draft = forward_pass(
             shape, scheme, accelerator, dtype=dtype, kv_dtype=kv_dtype, tensor_parallel=ranks
         )
@@ -111,6 +114,10 @@ def drafting(
         kv_per_token=kv,
         effective=effective,
     )
+
+
+def _invalid(reason: str) -> EngineFailure:
+    return EngineFailure(Cause.INVALID_ARGUMENT, reason)
 
 
 def _method_of(model: str | None) -> str:
@@ -145,13 +152,10 @@ def _draft_shape(
         )
         return head, UNQUANTISED
     if model is None:
-        raise EngineFailure(Cause.INVALID_ARGUMENT, f"speculative method '{method}' needs a model")
+        raise _invalid(f"speculative method '{method}' needs a model")
     shape, scheme = describe(model)
     if shape.vocab != target.vocab:  # vLLM: config/speculative.py, verify_equal_vocab_size_if_draft_model
-        raise EngineFailure(
-            Cause.INVALID_ARGUMENT,
-            f"draft '{model}' has a vocabulary of {shape.vocab}, the target one of {target.vocab}",
-        )
+        raise _invalid(f"draft '{model}' has a vocabulary of {shape.vocab}, the target one of {target.vocab}")
     return shape, scheme
 
 

@@ -17,13 +17,13 @@ import heapq
 import itertools
 import math
 from collections import deque
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cluster.node.engine import EngineFailure
 from cluster.node.simulation.kv_pool import KvPool, Span
+from cluster.node.simulation.served import Job, Log, Served
 from cluster.node.simulation.settings import Settings
 from cluster.node.simulation.speculation import Plan
 from cluster.node.simulation.step_time import PrefillWork, StepTime
@@ -33,75 +33,6 @@ _NO_PREFILL = PrefillWork()
 
 _LOOK_AHEAD = 4096
 """Most steps computed at once: an arrival may cut the stretch, and what follows would be wasted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One request as the engine sees it."""
-
-    request: int
-    due_s: float
-    prompt: int
-    """Tokens."""
-    output: int
-    """Tokens asked for, at least 1."""
-    hash_ids: tuple[int, ...]
-
-
-@dataclass(slots=True, eq=False)
-class Served:
-    """One job in the engine, and what became of it."""
-
-    job: Job
-    plan: NDArray[np.int64]
-    """Cumulative output tokens after each chunk."""
-    path: list[Span]
-    shareable: int
-    """Full blocks of its prompt that its hash ids cover."""
-    own: Span | None = None
-    """Its blocks past those, while it is preempted."""
-    chunks: int = 0
-    """Chunks of the plan emitted, or under way."""
-    target: int = 0
-    """Tokens that its prefill must compute: the prompt, and after a preemption what was generated too."""
-    computed: int = 0
-    held: int = 0
-    """Leading blocks of `path` it holds."""
-    private: int = 0
-    """Other blocks it holds; while it decodes, those of its last prefill step."""
-    decode_from: int = -1
-    """First step of the decode stretch it is in; -1 while it prefills or stands by."""
-    decode_end: int = -1
-    """Step after its last."""
-    steps: list[tuple[int, int]] = field(default_factory=list)
-    """(first step, number of steps) of its emissions, a chunk a step."""
-    first_scheduled_s: float = -1.0
-    cached_tokens: int = 0
-    finished_step: int = -1
-    undrafted: list[int] = field(default_factory=list)
-    """Chunks that a prefill after a preemption gave, in the plan's order: no draft was in them."""
-
-
-@dataclass(slots=True)
-class Log:
-    """What the counters are made of. Times and amounts by step."""
-
-    step_end_s: NDArray[np.float64]
-    state: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(step, running, admitted less preempted, blocks in use less those of decoding requests), from that
-    step on; the last entry of a step counts."""
-    decode_blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    prefilled: list[tuple[int, int, int]] = field(default_factory=list)
-    """(step, prompt tokens, of these computed) where a first prefill ended."""
-    lookups: list[tuple[int, int, int]] = field(default_factory=list)
-    """(step, tokens looked up, tokens found)."""
-    preempted: list[int] = field(default_factory=list)
-    """Steps, one entry a preemption."""
-    most_tokens: int = 0
-    """Of the token budget, in any step."""
-    flops: NDArray[np.float64] | None = None
-    read_bytes: NDArray[np.float64] | None = None
-    written_bytes: NDArray[np.float64] | None = None
 
 
 class Play:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.node.simulation.play import Log, Served
+from cluster.node.simulation.served import Log, Served
 from cluster.node.simulation.settings import Settings
 from cluster.node.simulation.speculation import Plan
 from objectives.measurement import Record, Sample

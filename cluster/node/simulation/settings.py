@@ -18,6 +18,7 @@ from search_spaces.accelerators import GIB, Accelerator, accelerator
 from search_spaces.model_shape import ModelShape, UnknownShape, known_shape
 from search_spaces.roofline import MemoryFit, memory_fit, type_bytes
 from search_spaces.schemes import (
+    EXPERTS_ONLY,
     QUANTIZATIONS,
     Scheme,
     SchemeMismatch,
@@ -89,7 +90,7 @@ def resolve(order: Order, assumptions: Assumptions) -> Settings:
     kv_asked = asked.word("kv_cache_dtype", "auto")
     kv_dtype = dtype if kv_asked == "auto" else kv_asked
     quantization = asked.optional_word("quantization")
-    scheme = _scheme(quantization, checkpoint, device)
+    scheme = _scheme(quantization, checkpoint, device, shape)
     _known_type("kv_cache_dtype", kv_dtype)
 
     length = _max_model_len(asked, shape)
@@ -227,10 +228,15 @@ def _known_type(argument: str, dtype: str) -> None:
         ) from None
 
 
-def _scheme(quantization: str | None, checkpoint: Scheme, device: Accelerator) -> Scheme:
+def _scheme(quantization: str | None, checkpoint: Scheme, device: Accelerator, shape: ModelShape) -> Scheme:
     if quantization in device.refused:
         raise EngineFailure(
             Cause.UNSUPPORTED, f"quantization='{quantization}' does not start on {device.name}"
+        )
+    if quantization in EXPERTS_ONLY and shape.experts == 1:
+        raise EngineFailure(
+            Cause.SETTINGS_DIFFER,
+            f"asked quantization={quantization}, in effect none: it quantises experts only, here are none",
         )
     try:
         return served_scheme(quantization, checkpoint)

@@ -8,7 +8,7 @@ step loops over every request.
 from collections import deque
 from dataclasses import dataclass, field
 
-from cluster.node.simulation.play import Job
+from cluster.node.simulation.served import Job
 from cluster.node.simulation.settings import Settings
 from cluster.node.simulation.step_time import PrefillWork, StepTime
 

@@ -443,6 +443,11 @@ def test_a_context_longer_than_the_cache_is_out_of_memory_unless_it_may_shrink(t
         ({"gpu_memory_utilization": 1.5}, Cause.INVALID_ARGUMENT, "at most 1"),
         ({"max_num_seqs": "many"}, Cause.INVALID_ARGUMENT, "whole number"),
         ({"quantization": "awq"}, Cause.INVALID_ARGUMENT, "not quantised"),
+        (
+            {"quantization": "int8_per_channel_weight_only"},
+            Cause.SETTINGS_DIFFER,
+            "quantises experts only",
+        ),
         ({"quantization": "torchao"}, Cause.UNSUPPORTED, "no figures for quantization='torchao'"),
         ({"kv_cache_dtype": "nvfp4"}, Cause.UNSUPPORTED, "no figures for kv_cache_dtype='nvfp4'"),
         ({"pipeline_parallel_size": 2}, Cause.UNSUPPORTED, "pipeline_parallel_size=1 only"),

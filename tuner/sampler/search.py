@@ -18,13 +18,14 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from cluster.order import Cause
 from objectives.goal import Goal
 from objectives.metrics import METRICS
+from search_spaces.faults import SpaceError
 from search_spaces.space import Config, Space
 from tuner.redaction import without_passwords
 from tuner.refusals import refusals
 from tuner.sampler.proposer import Known, Proposer, picks, silent_optuna
 from tuner.sampler.recipes import Recipe, SamplerError
 
-_CAUSE, _REASON, _CONTROL = "cause", "reason", "is_control"
+_CAUSE, _REASON, _CONTROL, _GIVEN_BACK = "cause", "reason", "is_control", "given_back"
 
 _REASON_LENGTH = 500
 """Characters of a reason that the database keeps; the whole of it is on disk."""
@@ -140,21 +141,25 @@ class Search:
 
     def tell(self, number: int, verdict: Verdict) -> None:
         """End a trial that was asked for. One that has been told already keeps what it was told."""
+        self._tell(number, verdict, _attributes(verdict))
+
+    def cancel(self, number: int) -> None:
+        """End a trial that has no outcome. Its config is asked again, first of all, under another number."""
+        verdict = Unscored(cause=Cause.CANCELLED, reason="it was under way when the search ended")
+        self._tell(number, verdict, {_GIVEN_BACK: True, **_attributes(verdict)})
+
+    def _tell(self, number: int, verdict: Verdict, attributes: Mapping[str, str | bool]) -> None:
         frozen = self._trials()[number]
         if frozen.state.is_finished():
             return
         trial = Trial(self._study, frozen._trial_id)
-        for name, value in _attributes(verdict).items():
+        for name, value in attributes.items():
             trial.set_user_attr(name, value)
         match verdict:
             case Scored():
                 self._study.tell(number, self._shown(verdict))
             case Unscored():
                 self._study.tell(number, state=TrialState.FAIL)
-
-    def cancel(self, number: int) -> None:
-        """End a trial that has no outcome. Its config is asked again, first of all, under another number."""
-        self.tell(number, Unscored(cause=Cause.CANCELLED, reason="it was under way when the search ended"))
 
     def add(self, number: int, config: Config | None, verdict: Verdict, *, is_control: bool = False) -> None:
         """Enter a trial that was not asked for: a control, or one that is on disk and not in the database.
@@ -193,16 +198,17 @@ class Search:
     def _config(self, trial: FrozenTrial) -> Config:
         try:
             return self._space.walk(lambda parameter: trial.params[parameter.key])
-        except KeyError as error:
+        except (KeyError, SpaceError) as error:
+            fault = f"no parameter {error}" if isinstance(error, KeyError) else str(error)
             raise SamplerError(
-                f"study {self._study.study_name!r} was made with another space: its trial {trial.number} has "
-                f"no parameter {error}; go on with the space it was made with, or give it another name"
+                f"study {self._study.study_name!r} was made with another space: in its trial {trial.number}, "
+                f"{fault}; go on with the space it was made with, or give it another name"
             ) from error
 
     def _given_back(self, trials: Sequence[FrozenTrial]) -> list[Config]:
         """Configs of cancelled trials that no later trial has taken up, oldest first."""
         last = {self._config(trial): trial for trial in trials if trial.params}
-        return [config for config, trial in last.items() if _cause(trial) == Cause.CANCELLED]
+        return [config for config, trial in last.items() if _GIVEN_BACK in trial.user_attrs]
 
     def _known(self, trials: Sequence[FrozenTrial]) -> Known:
         placed = [(trial, self._config(trial)) for trial in trials if trial.params]

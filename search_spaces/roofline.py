@@ -9,6 +9,7 @@ Pure; shared by the simulated engine and the search's prior.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 from search_spaces.accelerators import GIB, Accelerator
 from search_spaces.model_shape import ModelShape
 from search_spaces.schemes import FALLBACK_SHARE, Scheme
+
+Amount = TypeVar("Amount", float, NDArray[np.float64])
+"""One number, or one for each of several passes."""
 
 _TYPE_BYTES = {
     "bfloat16": 2.0,
@@ -83,17 +87,15 @@ class ForwardPass:
     fixed_link_s: float
     """All-reduces, whatever the batch."""
 
-    def weights_read(self, tokens: float) -> float:
+    def weights_read(self, tokens: Amount) -> Amount:
         """Bytes. An expert is read if any token chose it; tokens choose independently and uniformly."""
-        if not self.expert_bytes:
-            return self.dense_bytes
-        untouched: float = (1 - self.experts_per_token / self.experts) ** tokens
+        untouched: Amount = (1 - self.experts_per_token / self.experts) ** tokens
         return self.dense_bytes + self.expert_bytes * (1 - untouched)
 
-    def bytes_moved(self, tokens: float, read: float) -> float:
+    def bytes_moved(self, tokens: Amount, read: Amount) -> Amount:
         return self.weights_read(tokens) + self.token_bytes * tokens + self.kv_bytes * read
 
-    def flops(self, tokens: float, sampled: float, pairs: float) -> float:
+    def flops(self, tokens: Amount, sampled: Amount, pairs: Amount) -> Amount:
         return self.token_flops * tokens + self.sampled_flops * sampled + self.pair_flops * pairs
 
     def seconds(self, *, tokens: float, sampled: float, read: float, pairs: float) -> float:

@@ -109,7 +109,7 @@ class SimulatedEndpoint:
         )
         played.run()
         chunks = chunks_of(played.served)
-        records = records_of(played.served, chunks, played.log) + refused
+        records = records_of(settings, played.served, chunks, played.log) + refused
         records.sort(key=lambda record: record.request)
         samples = samples_of(settings, played.served, chunks, played.log, plan)
         return Replay(records=tuple(records), samples=tuple(samples))

@@ -15,7 +15,6 @@ NEUTRAL = frozenset(
         "port",
         "disable_log_stats",
         "enable_log_requests",
-        "enable_prompt_tokens_details",
         "enable_per_request_metrics",
         "per_request_spec_decode_metrics",
         "trust_remote_code",

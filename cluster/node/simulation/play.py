@@ -86,7 +86,6 @@ class Play:
         self._contexts = np.zeros(size)
         self._blocks = np.zeros(size, dtype=np.int64)
         self._end_s = np.zeros(size)
-        self._work = np.zeros((3, size)) if settings.counts_work else None
         self.log = Log(step_end_s=self._end_s)
 
     def run(self) -> None:
@@ -108,8 +107,7 @@ class Play:
         count = self._step
         log = self.log
         log.step_end_s, log.decode_blocks = self._end_s[:count], self._blocks[:count]
-        if self._work is not None:
-            log.flops, log.read_bytes, log.written_bytes = self._work[:, :count]
+        log.contexts = self._contexts[:count]
 
     def _arrive(self) -> None:
         at = self._next
@@ -263,9 +261,7 @@ class Play:
         self.log.most_tokens = max(self.log.most_tokens, used)
         context = float(self._contexts[step])
         duration = self._time.mixed_s(self._decoding, context, work)
-        if self._work is not None:
-            amounts = self._time.work(self._decoding, self._contexts[step : step + 1], work)
-            self._work[:, step] = [amount[0] for amount in amounts]
+        self.log.prefills.append((step, work.tokens, work.finishing, work.read, work.pairs))
         if self._noise is not None:
             duration *= self._run_factor * float(self._factors(1)[0])
         self._now += duration
@@ -302,8 +298,6 @@ class Play:
         ends += self._now
         if arrival <= ends[-1]:
             last = first + int(np.searchsorted(ends, arrival)) + 1
-        if self._work is not None:
-            self._work[:, first:last] = self._time.work(self._decoding, self._contexts[first:last])
         self.log.most_tokens = max(self.log.most_tokens, self._decoding * self._per_decode)
         self._step = last
         self._now = float(self._end_s[last - 1])
@@ -448,5 +442,3 @@ class Play:
         self._contexts = np.concatenate([self._contexts, np.zeros(more)])
         self._blocks = np.concatenate([self._blocks, np.zeros(more, dtype=np.int64)])
         self._end_s = np.concatenate([self._end_s, np.zeros(more)])
-        if self._work is not None:
-            self._work = np.concatenate([self._work, np.zeros((3, more))], axis=1)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cluster.node.simulation.served import Log, Served
 from cluster.node.simulation.settings import Settings
 from cluster.node.simulation.speculation import Plan
+from cluster.node.simulation.step_time import StepTime
 from objectives.measurement import Record, Sample
 
 
@@ -39,7 +40,7 @@ def chunks_of(served: Sequence[Served]) -> Chunks:
     return Chunks(step, end)
 
 
-def records_of(served: Sequence[Served], chunks: Chunks, log: Log) -> list[Record]:
+def records_of(settings: Settings, served: Sequence[Served], chunks: Chunks, log: Log) -> list[Record]:
     """Records of the requests that were served, in the order of `served`."""
     arrival_s = log.step_end_s[chunks.step].tolist()
     counts = tuple(range(1, 1 + max((one.job.output for one in served), default=0)))
@@ -58,7 +59,7 @@ def records_of(served: Sequence[Served], chunks: Chunks, log: Log) -> list[Recor
                 tokens_in=job.prompt,
                 tokens_out=job.output,
                 tokens_asked=job.output,
-                cached_tokens=one.cached_tokens,
+                cached_tokens=one.cached_tokens if settings.tells_cached else None,
             )
         )
         start = end
@@ -75,57 +76,73 @@ def samples_of(
     at = np.append(np.arange(0.0, ends[-1], 1.0), ends[-1])
     step = np.searchsorted(ends, at, side="right") - 1  # last that ended; -1: none yet
     counted = _Counted(ends, step)
+    columns = _gauges(settings, served, log, step) | _totals(served, chunks, log, counted)
+    if settings.counts_work:
+        columns |= _work(settings, chunks, log, counted)
+    positions: Sequence[tuple[float, ...] | None] = [None] * len(at)
+    if settings.drafting is not None:
+        columns |= _drafts(settings.drafting.depth, served, chunks, plan, counted)
+        positions = _positions(settings.drafting.depth, served, chunks, plan, counted)
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [
+        Sample(at_s=moment, accepted_per_position_total=accepted, **dict(zip(columns, row, strict=True)))
+        for moment, accepted, row in zip(at.tolist(), positions, rows, strict=True)
+    ]
 
+
+def _gauges(
+    settings: Settings, served: Sequence[Served], log: Log, step: NDArray[np.int64]
+) -> dict[str, NDArray[np.float64]]:
     keys, running, admitted, held = (np.array(column) for column in zip(*log.state, strict=True))
     entry = np.searchsorted(keys, step, side="right") - 1
     begun = (step >= 0) & (entry >= 0)
-    arrived = np.searchsorted([one.job.due_s for one in served], ends[step], side="right")
-    running_now = np.where(begun, running[entry], 0)
-    waiting_now = np.where(begun, arrived - admitted[entry], 0)
-    usage = np.where(begun, (held[entry] + log.decode_blocks[step]) / (settings.kv_blocks - 1), 0.0)
+    arrived = np.searchsorted([one.job.due_s for one in served], log.step_end_s[step], side="right")
+    used = held[entry] + log.decode_blocks[step]
+    return {
+        "running": np.where(begun, running[entry], 0.0),
+        "waiting": np.where(begun, arrived - admitted[entry], 0.0),
+        "kv_usage": np.where(begun, used / (settings.kv_blocks - 1), 0.0),
+    }
 
+
+def _totals(
+    served: Sequence[Served], chunks: Chunks, log: Log, counted: "_Counted"
+) -> dict[str, NDArray[np.float64]]:
     tokens = np.diff(np.concatenate([one.plan for one in served]), prepend=0)
     tokens[[0, *chunks.end[:-1]]] = 1  # a prefill gives one token
-    generated = counted.by_step(np.bincount(chunks.step, weights=tokens, minlength=len(ends)))
+    generated = counted.at(chunks.step, tokens)
     prefilled = np.array(log.prefilled, dtype=np.int64).reshape(-1, 3)
     looked_up = np.array(log.lookups, dtype=np.int64).reshape(-1, 3)
     finished = np.array([one.finished_step for one in served])
     scheduled_s = np.array([one.first_scheduled_s for one in served])
     queued_s = scheduled_s - np.array([one.job.due_s for one in served])
-    inference_s = ends[finished] - scheduled_s
-    prompts = counted.at(prefilled[:, 0], prefilled[:, 1])
-    computed = counted.at(prefilled[:, 0], prefilled[:, 2])
-    columns: dict[str, list[float]] = {
-        "running": running_now.astype(float).tolist(),
-        "waiting": waiting_now.astype(float).tolist(),
-        "kv_usage": usage.tolist(),
-        "preemptions_total": counted.at(np.array(log.preempted), None).tolist(),
-        "prompt_tokens_total": prompts.tolist(),
-        "generation_tokens_total": generated.tolist(),
-        "target_steps_total": (step + 1).astype(float).tolist(),
-        "step_tokens_total": (computed + generated).tolist(),
-        "prefix_queries_total": counted.at(looked_up[:, 0], looked_up[:, 1]).tolist(),
-        "prefix_hits_total": counted.at(looked_up[:, 0], looked_up[:, 2]).tolist(),
-        "queue_time_s_total": counted.at(finished, queued_s).tolist(),
-        "inference_time_s_total": counted.at(finished, inference_s).tolist(),
+    return {
+        "preemptions_total": counted.at(np.array(log.preempted, dtype=np.int64), None),
+        "prompt_tokens_total": counted.at(prefilled[:, 0], prefilled[:, 1]),
+        "generation_tokens_total": generated,
+        "target_steps_total": counted.steps,
+        "step_tokens_total": counted.at(prefilled[:, 0], prefilled[:, 2]) + generated,
+        "prefix_queries_total": counted.at(looked_up[:, 0], looked_up[:, 1]),
+        "prefix_hits_total": counted.at(looked_up[:, 0], looked_up[:, 2]),
+        "queue_time_s_total": counted.at(finished, queued_s),
+        "inference_time_s_total": counted.at(finished, log.step_end_s[finished] - scheduled_s),
     }
-    if log.flops is not None and log.read_bytes is not None and log.written_bytes is not None:
-        columns["flops_total"] = counted.by_step(log.flops).tolist()
-        columns["read_bytes_total"] = counted.by_step(log.read_bytes).tolist()
-        columns["write_bytes_total"] = counted.by_step(log.written_bytes).tolist()
-    positions: list[tuple[float, ...]] | None = None
-    if settings.drafting is not None:
-        columns |= _drafts(settings.drafting.depth, served, chunks, plan, counted)
-        positions = _positions(settings.drafting.depth, served, chunks, plan, counted)
-    rows = zip(*columns.values(), strict=True)
-    return [
-        Sample(
-            at_s=moment,
-            accepted_per_position_total=positions[i] if positions is not None else None,
-            **dict(zip(columns, row, strict=True)),
-        )
-        for i, (moment, row) in enumerate(zip(at.tolist(), rows, strict=True))
-    ]
+
+
+def _work(
+    settings: Settings, chunks: Chunks, log: Log, counted: "_Counted"
+) -> dict[str, NDArray[np.float64]]:
+    steps = len(log.step_end_s)
+    prefills = np.zeros((4, steps))
+    for step, *amounts in log.prefills:
+        prefills[:, step] = amounts
+    decoding = np.bincount(chunks.step, minlength=steps) - prefills[1]
+    flops, read, written = StepTime(settings).work(decoding, log.contexts, prefills)
+    return {
+        "flops_total": counted.by_step(flops),
+        "read_bytes_total": counted.by_step(read),
+        "write_bytes_total": counted.by_step(written),
+    }
 
 
 _Numbers = NDArray[np.float64] | NDArray[np.int64]
@@ -135,8 +152,9 @@ class _Counted:
     """Running sums of what happened by step, as read at the samples."""
 
     def __init__(self, ends: NDArray[np.float64], step: NDArray[np.int64]) -> None:
-        self._steps = len(ends)
+        self._length = len(ends)
         self._step = step
+        self.steps = (step + 1).astype(np.float64)
 
     def by_step(self, amounts: _Numbers) -> NDArray[np.float64]:
         """`amounts`: (steps,)."""
@@ -146,7 +164,7 @@ class _Counted:
         """`amounts` (None: 1 each) booked at `steps`."""
         if not len(steps):
             return np.zeros(len(self._step))
-        return self.by_step(np.bincount(steps, weights=amounts, minlength=self._steps))
+        return self.by_step(np.bincount(steps, weights=amounts, minlength=self._length))
 
 
 def _accepted(served: Sequence[Served], plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -164,28 +182,31 @@ def _accepted(served: Sequence[Served], plan: Plan) -> tuple[NDArray[np.int64], 
 
 def _drafts(
     depth: int, served: Sequence[Served], chunks: Chunks, plan: Plan, counted: _Counted
-) -> dict[str, list[float]]:
+) -> dict[str, NDArray[np.float64]]:
     accepted, drafted = _accepted(served, plan)
-    drafts = counted.at(chunks.step, drafted.astype(float))
+    drafts = counted.at(chunks.step, drafted.astype(np.int64))
     return {
-        "drafts_total": drafts.tolist(),
-        "draft_tokens_total": (drafts * depth).tolist(),
-        "accepted_tokens_total": counted.at(chunks.step, accepted.astype(float)).tolist(),
+        "drafts_total": drafts,
+        "draft_tokens_total": drafts * depth,
+        "accepted_tokens_total": counted.at(chunks.step, accepted),
     }
 
 
 def _positions(
     depth: int, served: Sequence[Served], chunks: Chunks, plan: Plan, counted: _Counted
-) -> list[tuple[float, ...]]:
+) -> Sequence[tuple[float, ...] | None]:
     accepted, _ = _accepted(served, plan)
-    columns = [counted.at(chunks.step, (accepted > place).astype(float)) for place in range(depth)]
-    return list(zip(*(column.tolist() for column in columns), strict=True)) if columns else []
+    columns = [counted.at(chunks.step, (accepted > place).astype(np.int64)) for place in range(depth)]
+    if not columns:
+        return [()] * len(counted.steps)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _idle(settings: Settings) -> Sample:
     """Of an engine that nobody asked for anything."""
     depth = None if settings.drafting is None else settings.drafting.depth
     off = None if depth is None else 0.0
+    work = 0.0 if settings.counts_work else None
     return Sample(
         at_s=0.0,
         running=0.0,
@@ -204,4 +225,7 @@ def _idle(settings: Settings) -> Sample:
         accepted_per_position_total=None if depth is None else (0.0,) * depth,
         queue_time_s_total=0.0,
         inference_time_s_total=0.0,
+        flops_total=work,
+        read_bytes_total=work,
+        write_bytes_total=work,
     )

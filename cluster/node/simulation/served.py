@@ -64,6 +64,10 @@ class Log:
     """(step, running, admitted less preempted, blocks in use less those of decoding requests), from that
     step on; the last entry of a step counts."""
     decode_blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    contexts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Summed over the requests that decode."""
+    prefills: list[tuple[int, int, int, float, float]] = field(default_factory=list)
+    """(step, tokens, prompts ended, tokens read, query-key pairs) of steps with prefill in them."""
     prefilled: list[tuple[int, int, int]] = field(default_factory=list)
     """(step, prompt tokens, of these computed) where a first prefill ended."""
     lookups: list[tuple[int, int, int]] = field(default_factory=list)
@@ -72,6 +76,3 @@ class Log:
     """Steps, one entry a preemption."""
     most_tokens: int = 0
     """Of the token budget, in any step."""
-    flops: NDArray[np.float64] | None = None
-    read_bytes: NDArray[np.float64] | None = None
-    written_bytes: NDArray[np.float64] | None = None

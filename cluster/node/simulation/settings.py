@@ -70,7 +70,9 @@ class Settings:
     """vLLM's count; one of them is its null block and holds nothing."""
     drafting: Drafting | None
     counts_work: bool
-    """`enable_mfu_metrics`: FLOPs and bytes are counted."""
+    """`enable_mfu_metrics`: FLOPs and bytes are counted. On unless switched off, as on the real engine."""
+    tells_cached: bool
+    """`enable_prompt_tokens_details`: each answer says how much of its prompt was cached. On likewise."""
     fit: MemoryFit
     effective: Mapping[str, Json]
 
@@ -134,7 +136,8 @@ def resolve(order: Order, assumptions: Assumptions) -> Settings:
     blocks = _blocks(asked, fit, kv_bytes)
     length = _fitted(length, shape, blocks, block_size)
     prefix_caching = asked.flag("enable_prefix_caching", True)
-    counts_work = asked.flag("enable_mfu_metrics", False)
+    counts_work = asked.flag("enable_mfu_metrics", True)
+    tells_cached = asked.flag("enable_prompt_tokens_details", True)
     effective: dict[str, Json] = {
         "dtype": dtype,
         "quantization": quantization
@@ -176,6 +179,7 @@ def resolve(order: Order, assumptions: Assumptions) -> Settings:
         kv_blocks=blocks,
         drafting=drafts,
         counts_work=counts_work,
+        tells_cached=tells_cached,
         fit=fit,
         effective=effective,
     )

@@ -6,6 +6,8 @@ from numpy.typing import NDArray
 from cluster.node.simulation.settings import Settings
 from search_spaces.roofline import chunk_pairs, forward_pass
 
+_Array = NDArray[np.float64]
+
 _LOOKUP_S = 20e-6
 """n-gram lookup of one sequence on the CPU. Rough."""
 
@@ -26,9 +28,6 @@ class PrefillWork:
         self.finishing += finishes
         self.read += before + chunk
         self.pairs += chunk_pairs(before, chunk)
-
-
-_NO_PREFILL = PrefillWork()
 
 
 class StepTime:
@@ -83,7 +82,7 @@ class StepTime:
             duration += first + self._draft_step_s + max(self._depth - 1, 0) * (later + self._draft_step_s)
         return duration
 
-    def decode_s(self, decoding: int, contexts: NDArray[np.float64]) -> NDArray[np.float64]:
+    def decode_s(self, decoding: int, contexts: _Array) -> _Array:
         """(n,) durations of successive decode steps of the same sequences, by their summed contexts."""
         durations = self._target.decode_seconds(decoding, self._queries, contexts)
         durations += self._step_s + decoding * self._sequence_s
@@ -94,14 +93,17 @@ class StepTime:
             durations += self._depth * self._draft_step_s
         return durations
 
-    def work(
-        self, decoding: int, contexts: NDArray[np.float64], prefill: PrefillWork = _NO_PREFILL
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """FLOPs, bytes read and bytes written by the target in each of these steps, on one rank."""
+    def work(self, decoding: _Array, contexts: _Array, prefills: _Array) -> tuple[_Array, _Array, _Array]:
+        """FLOPs, bytes read and bytes written by the target in each step, on one rank.
+
+        Args:
+            decoding: (n,) sequences that decode.
+            contexts: (n,) their summed contexts.
+            prefills: (4, n) prefill's tokens, prompts ended, tokens read and pairs.
+        """
         target, verified = self._target, decoding * self._queries
-        tokens = verified + prefill.tokens
-        pairs = contexts * self._queries + prefill.pairs
-        flops = target.token_flops * tokens + target.sampled_flops * (verified + prefill.finishing)
-        read = target.weights_read(tokens) + target.kv_bytes * (contexts + prefill.read)
-        written = np.full_like(contexts, target.token_bytes * tokens)
-        return flops + target.pair_flops * pairs, read, written
+        tokens, ended, read, pairs = prefills
+        tokens = tokens + verified
+        flops = target.flops(tokens, verified + ended, contexts * self._queries + pairs)
+        moved = target.weights_read(tokens) + target.kv_bytes * (contexts + read)
+        return flops, moved, target.token_bytes * tokens

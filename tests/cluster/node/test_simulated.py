@@ -256,16 +256,18 @@ def test_speculation_pays_in_a_small_batch_and_costs_in_a_large_one(tmp_path: Pa
     assert duration(1000, speculative_config=draft) > duration(1000)
 
 
-def test_counters_of_speculation_are_unknown_where_there_is_none(tmp_path: Path) -> None:
-    last = play(order(request(0.0, 10, 10)), tmp_path).samples[-1]
+def test_what_the_engine_does_not_tell_is_unknown(tmp_path: Path) -> None:
+    given = order(request(0.0, 10, 10), enable_mfu_metrics=False, enable_prompt_tokens_details=False)
+    replay = play(given, tmp_path)
+    last = replay.samples[-1]
+    assert replay.records[0].cached_tokens is None
     assert last.drafts_total is last.draft_tokens_total is last.accepted_tokens_total is None
     assert last.accepted_per_position_total is None
     assert last.flops_total is last.read_bytes_total is last.write_bytes_total is None
 
 
-def test_work_is_counted_where_it_is_asked_for(tmp_path: Path) -> None:
-    given = order(request(0.0, 1000, 100), enable_mfu_metrics=True)
-    last = play(given, tmp_path).samples[-1]
+def test_work_is_counted_as_the_model_has_it(tmp_path: Path) -> None:
+    last = play(order(request(0.0, 1000, 100)), tmp_path).samples[-1]
     # Two FLOPs a weight outside embedding and head, for each of 1000 + 99 tokens; attention adds some
     # per cent.
     linear = 2 * (SHAPES[LLAMA].parameters - 2 * SHAPES[LLAMA].head_weights) * 1099

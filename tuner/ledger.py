@@ -93,17 +93,10 @@ class Ledger:
 
         Never raises for want of an MLflow: what was measured is on disk, and the next call catches up.
         """
-        return self._attempt(lambda: self._write(study_folder, view, standing))
-
-    def prepare(self) -> bool:
-        """Reach MLflow before there is anything to write, and make its tables if it is new (seconds)."""
-        return self._attempt(lambda: self._open().search_experiments(max_results=1))
-
-    def _attempt(self, action: Callable[[], object]) -> bool:
         failures = self._failures()
         try:
             with _quiet():
-                action()
+                self._write(study_folder, view, standing)
         except failures as error:
             self._client = self._known = None
             if not self._lost:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from mlflow.entities import Run, ViewType
-from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from cluster.node.secrecy import secret_values
 from cluster.order import Cause, Outcome
 from tests.tuner import stories
 from tuner.front import read_view
@@ -29,9 +29,12 @@ class Desk:
         self.artifacts = folder / "artifacts"
         self.uri = uri
         self.said: list[str] = []
-        self.client = MlflowClient(tracking_uri=uri)
         self.ledger = self.new_ledger()
         write_study(self.folder, stories.study_file())
+
+    @property
+    def client(self) -> MlflowClient:
+        return MlflowClient(tracking_uri=self.uri)
 
     def new_ledger(self) -> Ledger:
         return Ledger(self.uri, artifacts=self.artifacts, say=self.said.append)
@@ -215,12 +218,38 @@ def test_an_mlflow_that_is_down_is_told_of_once_and_caught_up_with_later(
     assert {desk.trial_run(number).info.status for number in (1, 2)} == {"FINISHED"}
 
 
-def test_a_server_that_nobody_listens_at_stops_nothing(tmp_path: Path) -> None:
-    said: list[str] = []
-    ledger = Ledger("http://me:hunter2@127.0.0.1:9", artifacts=tmp_path, say=said.append)
-    assert not ledger.prepare()
-    assert "hunter2" not in said[0]
-    assert "\n" not in said[0]
+@pytest.mark.parametrize("uri", ["http://me:hunter2@127.0.0.1:9", "nonsense://me:hunter2@host"])
+def test_a_server_that_nobody_listens_at_stops_nothing(tmp_path: Path, uri: str) -> None:
+    desk = Desk(tmp_path, uri)
+    desk.store(1, stories.measured())
+    assert not desk.sync()
+    assert not desk.sync()
+    (said,) = desk.said
+    assert "hunter2" not in said
+    assert "\n" not in said
+
+
+def test_a_database_is_made_with_its_folder_and_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(tmp_path, f"sqlite:///{tmp_path}/new/folder/mlflow.db")
+    desk.store(1, stories.measured())
+    assert desk.sync(), desk.said
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+def test_no_secret_reaches_mlflow(tmp_path: Path, new_mlflow: NewMlflow) -> None:
+    desk = Desk(tmp_path, new_mlflow())
+    outcome = stories.measured(log="with hf_abcdefgh12 through http://me:hunter2@proxy")
+    secret = {"HF_TOKEN": "hf_abcdefgh12", "HTTP_PROXY": "http://me:hunter2@proxy"}
+    write_outcome(desk.folder, stories.stored(outcome, 1, **secret), outcome, secrets=secret_values(secret))
+    assert desk.sync()
+    assert desk.trial_run(1).data.params["environment.HF_TOKEN"] == "***"
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        assert b"hunter2" not in content, path
+        assert b"hf_abcdefgh12" not in content, path
 
 
 def test_what_a_person_deleted_is_not_written_again(desk: Desk) -> None:
@@ -273,14 +302,8 @@ def test_unscored_trials_say_why(desk: Desk) -> None:
     assert "ttft_p99" in desk.study_run().data.tags["mlflow.note.content"]
 
 
-def test_a_database_of_something_else_is_reported_not_raised(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_reported_not_raised(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database")
-    said: list[str] = []
-    assert not Ledger(f"sqlite:///{tmp_path}/mlflow.db", artifacts=tmp_path, say=said.append).prepare()
-    assert "not a database" in said[0]
-
-
-def test_the_errors_named_are_those_that_mlflow_raises() -> None:
-    assert issubclass(MlflowException, Exception)
-    with pytest.raises(MlflowException):
-        MlflowClient(tracking_uri="nonsense://x").search_experiments()
+    desk = Desk(tmp_path, f"sqlite:///{tmp_path}/mlflow.db")
+    assert not desk.sync()
+    assert "not a database" in desk.said[0]

@@ -71,6 +71,8 @@ class OnRay:
                     address="local",
                     include_dashboard=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
+                    # Ray's workers yield to everything else (nice 15), and the engine would inherit that.
+                    _system_config={"worker_niceness": 0},
                     **shared,
                 )
             else:

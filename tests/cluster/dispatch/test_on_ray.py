@@ -65,6 +65,8 @@ class _Scripted:
         match order.arguments.get("act"):
             case "refuse":
                 raise EngineFailure(Cause.UNSUPPORTED, "no such scheme")
+            case "say niceness":
+                raise EngineFailure(Cause.UNSUPPORTED, f"nice {os.nice(0)}")
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
         yield _Endpoint()
@@ -139,3 +141,12 @@ def test_one_engine_on_cpus_takes_the_whole_machine_and_gpus_that_are_not_there_
         gpus=int(on_ray.inventory.gpus) + 1,
     )
     assert on_ray.capacity(gpus) == 0
+
+
+def test_a_trial_runs_at_the_drivers_own_priority(on_ray: OnRay) -> None:
+    on_ray.submit(_order(3, "say niceness"))
+    ended = on_ray.next(60)
+    assert ended is not None
+    outcome = ended[1]
+    assert isinstance(outcome, Failed)
+    assert outcome.reason == f"nice {os.nice(0)}"

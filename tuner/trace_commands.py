@@ -206,6 +206,35 @@ def split(path: Path, search: Path, held_out: Path, percent: float, as_json: boo
     _say(parts, parts_lines, as_json)
 
 
+@trace.command()
+@click.option("--to", "server", required=True, help="The server: http://host:port.")
+@_OUT
+@click.option("--model", help="Hub id or folder for the tokenizer (default: what the server says it serves).")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen: this machine only.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free one."
+)
+@click.option(
+    "--session-header", default="X-Session-Id", show_default=True, help="Names a request's session."
+)
+@click.option(
+    "--keep-text", is_flag=True, help="Keep prompts and session ids; else only keyed hashes remain."
+)
+@click.option("--block-tokens", type=click.IntRange(min=1), default=16, show_default=True)
+@JSON
+def record(
+    server: str, out: Path, host: str, port: int, session_header: str, as_json: bool, **asked: Any
+) -> None:
+    """Pass requests on to an OpenAI-compatible server and write their trace, until Ctrl-C."""
+    from cluster.traffic.recording.proxy import Listening
+    from tuner import trace_usecases
+    from tuner.trace_words import recorded_lines
+
+    listening = Listening(server=server, host=host, port=port, session_header=session_header)
+    said = trace_usecases.record(listening, out, say=lambda line: click.echo(line, err=as_json), **asked)
+    _say(said, recorded_lines, as_json)
+
+
 class _Told(Protocol):
     """What a use case gives back."""
 

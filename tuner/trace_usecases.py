@@ -3,8 +3,10 @@
 Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
 """
 
+import asyncio
 import math
-from collections.abc import Iterator, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +19,8 @@ from cluster.traffic.formats.importing import FORMATS, HASHED_BLOCK_TOKENS, MOST
 from cluster.traffic.make import make_trace, recipe_from
 from cluster.traffic.pace import Concurrency, Pace, Service, concurrency, pace
 from cluster.traffic.prefixes import share_by_block
+from cluster.traffic.recording.proxy import Listening, loop_factory, pass_through, served_model
+from cluster.traffic.recording.recorder import Recorder
 from cluster.traffic.show import (
     Figures,
     Histogram,
@@ -28,6 +32,7 @@ from cluster.traffic.show import (
 )
 from cluster.traffic.split import By, split
 from cluster.traffic.spread import quantum
+from cluster.traffic.text import Encode
 from cluster.traffic.tokenizer import TokenizerError, load_encode
 from cluster.traffic.trace import Trace, TraceError, read_trace, write_trace
 from objectives.statistics import CONFIDENCE, requests_needed
@@ -320,6 +325,72 @@ def split_file(
             shared_prefixes=parts.shared_prefixes,
             shared_tokens=parts.shared_tokens,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a recording left."""
+
+    path: str
+    counts: Mapping[str, int]
+    """Requests by what became of them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As data."""
+        return asdict(self)
+
+
+def record(
+    listening: Listening,
+    out: Path,
+    *,
+    model: str | None = None,
+    keep_text: bool = False,
+    block_tokens: int = HASHED_BLOCK_TOKENS,
+    say: Callable[[str], None],
+) -> Recorded:
+    """Stand before a server and write the trace of what passes, until interrupted (SIGINT or SIGTERM).
+
+    Args:
+        listening: where to listen, and the server to pass to.
+        out: the trace's file, which must not be there yet.
+        model: hub id or folder whose tokenizer counts and hashes; None: what the server says it serves.
+        keep_text: whether text and session ids stay in the trace.
+        block_tokens: tokens in a block.
+        say: told, once, where clients are to go.
+    """
+    with users_mistakes():
+        served = asyncio.run(served_model(listening.server)) if model is None else model
+        encode = load_encode(served)
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            counts, error = runner.run(_record(listening, out, encode, keep_text, block_tokens, served, say))
+    if error is not None:
+        raise Mistake(f"{out}: cannot be written on: {error.strerror or error}; what it has is a whole trace")
+    return Recorded(path=str(out), counts=counts)
+
+
+async def _record(
+    listening: Listening,
+    out: Path,
+    encode: Encode,
+    keep_text: bool,
+    block_tokens: int,
+    served: str,
+    say: Callable[[str], None],
+) -> tuple[Mapping[str, int], OSError | None]:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+    def failed() -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    def ready(address: str) -> None:
+        say(f"point clients at {address}: it passes to {listening.server} and records to {out} ({served})")
+
+    with Recorder(out, encode, block_tokens=block_tokens, keep_text=keep_text, failed=failed) as recorder:
+        await pass_through(listening, recorder, stop=stop, ready=ready)
+    return dict(recorder.counts), recorder.error
 
 
 def _written(trace: Trace, out: Path) -> Written:

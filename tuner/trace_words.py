@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cluster.traffic.show import Lengths
-from tuner.trace_usecases import Imported, Parts, Shown, Written
+from tuner.trace_usecases import Imported, Parts, Recorded, Shown, Written
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -69,6 +69,15 @@ def parts_lines(parts: Parts) -> Iterator[str]:
     begun = f"{parts.shared_prefixes} of {parts.held_out.figures.requests} held-out prompts"
     tokens = f"{parts.shared_tokens:.1%} of the held-out prompt tokens"
     yield f"no session is in both; {begun} begin like one searched on, with {tokens}"
+
+
+def recorded_lines(recorded: Recorded) -> Iterator[str]:
+    """What `tuner trace record` says at its end."""
+    if not recorded.counts.get("recorded"):
+        yield "nothing was recorded: no file was written"
+    else:
+        yield f"wrote {recorded.path}: {recorded.counts['recorded']} requests"
+    yield from (f"{count} {what}" for what, count in recorded.counts.items() if what != "recorded")
 
 
 def lengths(of: Lengths) -> str:

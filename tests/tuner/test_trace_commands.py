@@ -1,14 +1,23 @@
+import asyncio
 import json
 import math
+import re
+import signal
+import sys
 from pathlib import Path
 
+import aiohttp
 import click
 import pytest
 from click.testing import CliRunner, Result
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from cluster.traffic.make import Recipe
 from cluster.traffic.trace import read_trace
 from tests.cluster.traffic.encoding import public
+from tests.cluster.traffic.recording.fake_server import FakeServer, serving
 from tuner.cli import main
 from tuner.trace_commands import trace
 from tuner.trace_usecases import requests_to_tell_apart
@@ -193,3 +202,62 @@ def test_split_writes_two_traces_and_says_what_they_share(made: Path, tmp_path: 
     said = told("split", made, "--search", search, "--held-out", held, "--share", 25)
     assert "no session is in both; 0 of 75 held-out prompts begin like one searched on" in said
     assert (len(read_trace(search).requests), len(read_trace(held).requests)) == (225, 75)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_record_ends_with_a_whole_file_when_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    vocabulary = {"[UNK]": 0, "tell": 1, "me": 2}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    (tmp_path / "model").mkdir()
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    out = tmp_path / "t.jsonl"
+
+    async def main() -> str:
+        async with serving(FakeServer()) as server:
+            words = (
+                "trace",
+                "record",
+                "--to",
+                server,
+                "--out",
+                out,
+                "--model",
+                tmp_path / "model",
+                "--port",
+                0,
+            )
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                "from tuner.cli import main; main()",
+                *map(str, words),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            assert process.stdout is not None
+            first = (await process.stdout.readline()).decode()
+            address = re.search(r"http://[\d.]+:\d+", first)
+            assert address is not None, first
+            chat = {"messages": [{"role": "user", "content": "tell me"}], "stream": True}
+            async with aiohttp.ClientSession() as client:
+                for _ in range(3):
+                    async with client.post(f"{address[0]}/v1/chat/completions", json=chat) as response:
+                        await response.read()
+            process.send_signal(number)
+            rest = (await process.stdout.read()).decode()
+            assert await process.wait() == 0, rest
+            return rest
+
+    said = asyncio.run(main())
+    assert f"wrote {out}: 3 requests" in said
+    assert "Traceback" not in said
+    assert [(r.input_length, r.output_length) for r in read_trace(out).requests] == [(3, 3)] * 3
+
+
+def test_record_says_what_is_wrong_before_it_begins(tmp_path: Path) -> None:
+    out = tmp_path / "t.jsonl"
+    assert "without a path" in refused("record", "--to", "http://127.0.0.1:9/v1", "--out", out)
+    assert "does not say what it serves" in refused("record", "--to", "http://127.0.0.1:9", "--out", out)
+    assert not out.exists()

@@ -133,4 +133,4 @@ def _called(calls: Iterable[object]) -> Iterable[str]:
     for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
-            yield f"{function.get('name')}{function.get('arguments')}"
+            yield f"{function.get('name') or ''}{function.get('arguments') or ''}"

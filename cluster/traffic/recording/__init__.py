@@ -1,0 +1,1 @@
+"""A proxy that writes the trace of what passes through it."""

@@ -39,12 +39,14 @@ _DONE = ("FINISHED", "FAILED")
 _BATCH = 100
 """Parameters or tags that MLflow takes at once."""
 
-_IMPATIENT = {
+_MANNERS = {
     # MLflow's defaults wait minutes for a server that is down, once a request; a study has better to do.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     # Measurements are the user's own: nothing about them is reported to anybody.
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # Standard output is the front end's: it may be printing JSON.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 """Set where the user has not."""
 
@@ -314,7 +316,7 @@ def _make_folder(uri: str) -> None:
 
 
 def _prepare_environment() -> None:
-    for name, value in _IMPATIENT.items():
+    for name, value in _MANNERS.items():
         os.environ.setdefault(name, value)
 
 

@@ -47,6 +47,9 @@ CONTROL = 0
 ATTEMPTS = 2
 """How often a trial is sent out before a failure that says nothing about its config is taken as its own."""
 
+QUIET_S = 30.0
+"""How long a search may go without an event."""
+
 LOCK = "lock"
 
 
@@ -83,6 +86,19 @@ class Started:
     config: Mapping[str, Scalar] | None
     """By path; None: the control, whose place in the space is known when it has run."""
     is_control: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Nothing has finished for a while: what is running, and how far the search is."""
+
+    running_s: Mapping[int, float]
+    """Seconds since it was sent out, by the number of each trial under way."""
+    view: FrontView
+    """The trials finished so far."""
+    total: int
+    eta_s: float | None
+    """As in `Finished`; None before the first trial has finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +146,7 @@ class Done:
     """Whether MLflow has everything."""
 
 
-Event = Started | Retried | Finished | FrontMoved | Done
+Event = Started | Waiting | Retried | Finished | FrontMoved | Done
 
 
 @dataclass(slots=True)
@@ -249,8 +265,11 @@ class _Driver:
                 break
             # While trials run, since MLflow may take seconds.
             written = written or self.recorder.sync(self.plan.folder, seen, "RUNNING")
-            landed = self.dispatch.next(timeout_s=None)
-            if landed is None or landed[0] not in self.flying:
+            landed = self.dispatch.next(timeout_s=QUIET_S)
+            if landed is None:
+                yield self._waiting(seen)
+                continue
+            if landed[0] not in self.flying:
                 continue
             number, outcome = landed
             flight = self.flying.pop(number)
@@ -267,6 +286,17 @@ class _Driver:
                 yield FrontMoved(numbers=seen.numbers)
         logged = self.recorder.sync(self.plan.folder, seen, "FINISHED")
         yield Done(view=seen, exhausted=self.exhausted, logged=logged)
+
+    def _waiting(self, seen: FrontView) -> Waiting:
+        now = self.now()
+        return Waiting(
+            running_s={
+                number: (now - flight.started).total_seconds() for number, flight in self.flying.items()
+            },
+            view=seen,
+            total=self.plan.total,
+            eta_s=self._eta_s() if self.trials else None,
+        )
 
     def _send(self) -> Iterator[Started]:
         """Send out as many trials as there is room for and the total leaves; the control alone, first."""

@@ -16,7 +16,7 @@ from objectives.metrics import METRICS, published
 from search_spaces.values import Scalar
 from tuner.front import FrontView
 from tuner.records import StoredTrial
-from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started
+from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
 
 _BESIDE = (
     "slo_attainment",
@@ -62,12 +62,38 @@ def _event_line(event: Event) -> str | None:
             return f"trial {event.number} started: {what}"
         case Finished():
             return f"trial {event.number} {_outcome_words(event)}{_left(event)}"
+        case Waiting():
+            return _waiting_words(event)
         case Retried():
             return f"trial {event.number} is run again: {event.reason}"
         case FrontMoved():
             return f"front is now trial {', '.join(map(str, event.numbers))}"
         case Done():
             return None
+
+
+def _waiting_words(event: Waiting) -> str:
+    running = ", ".join(f"trial {number} for {seconds:.0f} s" for number, seconds in event.running_s.items())
+    best = next(iter(best_first(event.view)), None)
+    objective = METRICS[event.view.goal.objectives[0].metric]
+    found = ""
+    if best is not None and best.measurement is not None:
+        value = objective.show(best.measurement.metrics[objective.name])
+        found = f", best {objective.shown} {_number(objective.shown, value)} (trial {best.number})"
+    left = "" if event.eta_s is None else f", about {_about(event.eta_s)} left"
+    return f"running {running} [{len(event.view.trials)} of {event.total} done{found}{left}]"
+
+
+def best_first(seen: FrontView) -> list[StoredTrial]:
+    """The front, best by the first objective first."""
+    objective = seen.goal.objectives[0]
+    sign = -1 if objective.direction == "maximise" else 1
+
+    def key(trial: StoredTrial) -> float:
+        value = trial.measurement.value(objective.metric) if trial.measurement else None
+        return math.inf if value is None else sign * value
+
+    return sorted(seen.front, key=key)
 
 
 def _outcome_words(event: Finished) -> str:
@@ -113,7 +139,7 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     table.add_column("trial", justify="right")
     for name in columns:
         table.add_column(_HEADINGS.get(name, name.replace("_", " ")), justify="right")
-    rows = [*seen.front, *(trial for trial in seen.control if trial not in seen.front)]
+    rows = [*best_first(seen), *(trial for trial in seen.control if trial not in seen.front)]
     for trial in rows:
         table.add_row(*_row(trial, columns))
     if not seen.front:
@@ -191,7 +217,8 @@ def next_steps(seen: FrontView, *, runs: Path, tracking: str) -> list[str]:
     """Where the study is, and the commands that come next."""
     flag = "" if runs == Path("runs") else f" --runs {runs}"
     lines = [f"MLflow has it at {tracking}; open it with: tuner ui{flag}"]
-    best = next((trial for trial in seen.front if not trial.is_control), None) or next(iter(seen.front), None)
+    ranked = best_first(seen)
+    best = next((trial for trial in ranked if not trial.is_control), None) or next(iter(ranked), None)
     if best is not None and seen.study.engine == "vllm":
         lines.append(
             f"next: tuner export {seen.study.name} --trial {best.number} --to vllm --out deploy/{flag}"

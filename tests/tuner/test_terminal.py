@@ -5,11 +5,11 @@ from pathlib import Path
 from cluster.order import Cause, Failed
 from tests.tuner.test_export import STUDY, TRIAL
 from tuner.front import view
-from tuner.study import Finished, Started
+from tuner.study import Event, Finished, Started, Waiting
 from tuner.terminal import Progress, config_words, front_lines, next_steps
 
 
-def _said(event: Started | Finished) -> str:
+def _said(event: Event) -> str:
     lines: list[str] = []
     Progress(say=lines.append).show(event)
     (line,) = lines
@@ -56,3 +56,10 @@ def test_the_next_command_exports_the_best_trial_of_this_very_study() -> None:
     lines = next_steps(view(STUDY, [TRIAL]), runs=Path("else"), tracking="sqlite:///x")
     assert "tuner export s --trial 5 --to vllm --out deploy/ --runs else" in lines[1]
     assert "tuner ui --runs else" in lines[0]
+
+
+def test_a_quiet_search_says_what_runs_how_far_it_is_and_the_best_so_far() -> None:
+    event = Waiting(running_s={6: 42.0}, view=view(STUDY, [TRIAL]), total=8, eta_s=95.0)
+    assert _said(event).endswith(
+        "running trial 6 for 42 s [1 of 8 done, best goodput_rps 3.25 (trial 5), about 2 min left]"
+    )

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.traffic.formats.importing import FORMATS, Report, import_trace
 from cluster.traffic.prefixes import shared_tokens
 from cluster.traffic.trace import Message, Request, Trace, TraceError, assemble, read_trace, write_trace
 from cluster.traffic.workload import Workload, materialise
@@ -137,6 +138,57 @@ def test_a_trace_cut_anywhere_is_a_fault_or_a_shorter_trace(trace: Trace, data: 
         write_trace(trace, path)
         whole = path.read_bytes()
     _read_hostile(whole[: data.draw(st.integers(0, len(whole)))])
+
+
+names = st.sampled_from(
+    [
+        *("timestamp", "ts", "usage", "prompt", "messages", "status", "session_id", "choices", "response"),
+        *("startTime", "call_type", "cache_hit", "prompt_tokens", "completion_tokens", "kwargs"),
+        *("start_time", "type", "input", "output", "usage_details", "level", "trace_id"),
+        *("attributes", "events", "context", "resourceSpans", "startTimeUnixNano", "parent_id"),
+        *("gen_ai.usage.input_tokens", "gen_ai.prompt", "gen_ai.prompt.0.content", "gen_ai.operation.name"),
+        *("input_length", "output_length", "hash_ids", "chat_id", "parent_chat_id", "conversations"),
+        *("role", "content", "parts", "tool_calls", "function", "text", "key", "value", "from", "arrayValue"),
+    ]
+)
+telling = st.sampled_from(
+    [0, 5, 1767225600, "2026-01-01T00:00:00Z", "1767225600000000000", "success", "GENERATION", "user", "x y"]
+)
+recorded = st.recursive(
+    telling | values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(list(FORMATS)),
+    st.lists(st.dictionaries(names, recorded, max_size=8), max_size=4),
+    st.booleans(),
+)
+def test_whatever_a_recorder_wrote_is_a_trace_or_a_fault_in_one_line(
+    format: str, records: list[dict[str, object]], as_array: bool
+) -> None:
+    with TemporaryDirectory() as folder:
+        path, out = Path(folder) / "recorded", Path(folder) / "t.jsonl"
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        path.write_bytes((json.dumps(records) if as_array else lines).encode("utf-8", "surrogatepass"))
+        told = _import(path, format)
+        if isinstance(told, TraceError):
+            assert all(len(fault.splitlines()) == 1 for fault in told.faults)
+            return
+        trace, report = told
+        assert report.read == report.kept + sum(report.dropped.values())
+        write_trace(trace, out)
+        assert read_trace(out).requests == trace.requests
+
+
+def _import(path: Path, format: str) -> tuple[Trace, Report] | TraceError:
+    try:
+        return import_trace(path, format=format, encode=words, rate=1.0, most_bad=1.0, keep_text=True)
+    except TraceError as error:
+        return error
 
 
 def _read_hostile(content: bytes) -> None:

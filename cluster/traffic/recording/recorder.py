@@ -5,6 +5,7 @@ tokenised, hashed with a key that is never written, and let go.
 """
 
 import queue
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ from cluster.traffic.turns import Turns, as_text
 
 MOST_WAITING = 1000
 """Exchanges that may wait to be written; more are counted as lost, so that memory stays bounded."""
+
+SWITCHING_S = 0.0002
+"""After this long the writing thread lets a stream that waits go first."""
 
 RECORDED = "recorded"
 
@@ -70,6 +74,9 @@ class Recorder:
             raise TraceError([f"{out}: cannot be written: {error.strerror or error}"]) from error
 
     def __enter__(self) -> Self:
+        # By default a thread may keep the interpreter for 5 ms, and a stream would wait as long.
+        self._switching_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCHING_S)
         self._thread.start()
         return self
 
@@ -78,6 +85,7 @@ class Recorder:
     ) -> None:
         self._waiting.put(None)
         self._thread.join()
+        sys.setswitchinterval(self._switching_s)
         self._file.close()
         if not self.counts[RECORDED]:
             self._out.unlink(missing_ok=True)  # an empty file is no trace

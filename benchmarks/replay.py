@@ -26,10 +26,12 @@ from multiprocessing.connection import Connection
 from typing import Literal, cast
 
 import aiohttp
+import numpy as np
 
 from cluster.node.client import Call, request_body
-from cluster.node.replay import p99, replay, run_loop
+from cluster.node.replay import replay, run_loop
 from cluster.traffic.workload import Prompt
+from objectives.statistics import quantile
 
 MODEL = "model"
 PROMPT_TOKENS = 512
@@ -222,7 +224,7 @@ async def ours(load: Load, url: str) -> Cost:
         cpu_s=cpu_s - bodies_cpu_s(prompts),
         wall_s=max((record.finished_s or math.nan) for record in result.records),
         late_p50_ms=statistics.median(lateness) * 1e3,
-        late_p99_ms=p99(lateness) * 1e3,
+        late_p99_ms=quantile(np.array(lateness), 0.99) * 1e3,
         rss_mb=rss_mb(),
         verdict=result.invalid or next((r.error for r in result.records if r.error), None) or "valid",
     )
@@ -275,7 +277,7 @@ async def bare(load: Load, url: str) -> Cost:
         cpu_s=cpu_s,
         wall_s=time.perf_counter() - start_s,
         late_p50_ms=statistics.median(lateness) * 1e3,
-        late_p99_ms=p99(lateness) * 1e3,
+        late_p99_ms=quantile(np.array(lateness), 0.99) * 1e3,
         rss_mb=rss_mb(),
         verdict="",
     )

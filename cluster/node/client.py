@@ -217,7 +217,7 @@ class Client:
         except TimeoutError:
             call.error = f"timed out {self.now() - call.due_s:.1f} s after it was due"
         except (aiohttp.ClientError, OSError) as error:
-            call.error = f"connection failed: {shown(str(error).encode()) or type(error).__name__}"
+            call.error = f"connection failed: {shown(str(error)) or type(error).__name__}"
             call.broken_s = self.now()
             if isinstance(error, OSError) and error.errno is not None:
                 call.client_fault = _OUT_OF_HANDLES.get(error.errno)

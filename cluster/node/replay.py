@@ -9,7 +9,6 @@ import asyncio
 import enum
 import gc
 import math
-import statistics
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -17,22 +16,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from cluster.node.client import Call, Client, connected
+from cluster.node.validity import void
 from cluster.traffic.workload import Prompt
 from objectives.measurement import Record
-
-LATE_S = 0.010
-LATE_SHARE = 0.05
-"""The client may be late by the larger of 10 ms and 5 % of the median TTFT, at the 99th percentile.
-
-Latency counts from the due time, so lateness is in the latency already: it cannot flatter, only blur. Up to
-5 % of the usual TTFT is less than two runs of one config differ by. Below 10 ms an ordinary scheduler decides
-on a machine whose cores the engine fills: its time slices are 3 to 6 ms.
-"""
-
-BUSY_SHARE = 0.85
-"""Share of one core past which arrivals queue in the client itself: at utilisation u the mean queue grows as
-u / (1 - u), and tokens that come in bursts, one a sequence and step, make it longer."""
+from objectives.statistics import quantile
 
 _LEAD_S = 0.05
 """From the clock's start to its zero, so that a first request due at zero is not late."""
@@ -185,18 +175,17 @@ async def _played(
                 )
     unfinished = "the replay ended first" if stop is None else f"the replay was stopped: {stop.reason}"
     records = tuple(call.record(unfinished) for call in calls)
-    lateness = [record.lateness_s for record in records if record.sent_s is not None]
+    lateness_s = [record.lateness_s for record in records if record.sent_s is not None]
     return ReplayResult(
         records=records,
         zero_s=client.zero_s,
         invalid=void(
-            lateness_s=lateness,
+            records,
             lags_s=watch.lags_s,
-            ttfts_s=[record.ttft_s for record in records if record.ok],
             cpu_share=share,
             faults=[call.client_fault for call in calls if call.client_fault is not None],
         ),
-        lateness_p99_s=p99(lateness),
+        lateness_p99_s=quantile(np.array(lateness_s), 0.99) if lateness_s else math.nan,
         client_cpu_share=share,
         stopped=None if stop is None else stop.kind,
         reason=None if stop is None else stop.reason,
@@ -245,44 +234,6 @@ class _Watch:
                 return None
             await asyncio.sleep(_LAG_EVERY_S)
         return _Stop(kind=Stopped.DEAD, reason=reason)
-
-
-def void(
-    *,
-    lateness_s: Sequence[float],
-    lags_s: Sequence[float],
-    ttfts_s: Sequence[float],
-    cpu_share: float,
-    faults: Sequence[str],
-) -> str | None:
-    """Why a replay is void through its client's fault, in one line; None if it is not.
-
-    Args:
-        lateness_s: sent minus due, of each request that left.
-        lags_s: how late the event loop woke a sleeper, sampled over the replay. Arrivals are stamped that
-            late, so the tolerance for sends holds for it too.
-        ttfts_s: of the requests that succeeded.
-        cpu_share: CPU time of the client's thread over the replay's time.
-        faults: requests the client itself could not send.
-    """
-    if faults:
-        return f"the client could not send {len(faults)} request(s): {faults[0]}"
-    allowed_s = max(LATE_S, LATE_SHARE * statistics.median(ttfts_s)) if ttfts_s else LATE_S
-    rule = f"allowed {allowed_s * 1e3:.1f} ms (10 ms, or 5 % of the median TTFT)"
-    if p99(lateness_s) > allowed_s:
-        return f"the client sent late: p99 {p99(lateness_s) * 1e3:.1f} ms, {rule}"
-    if p99(lags_s) > allowed_s:
-        return f"the client read late: its event loop lagged p99 {p99(lags_s) * 1e3:.1f} ms, {rule}"
-    if cpu_share > BUSY_SHARE:
-        return f"the client was short of CPU: it used {cpu_share:.0%} of one core, allowed {BUSY_SHARE:.0%}"
-    return None
-
-
-def p99(values: Sequence[float]) -> float:
-    """The 99th percentile, rounded up to a value that occurred; NaN of nothing."""
-    if not values:
-        return math.nan
-    return sorted(values)[math.ceil(0.99 * (len(values) - 1))]
 
 
 def _warnings(calls: Sequence[Call]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import orjson
 EVENT_BYTES = 1 << 20
 """Most bytes of one event. A chunk of vLLM has a few hundred; only a runaway line gets here."""
 
+_TOKENS_AT_MOST = 1 << 40
 _DONE = b"[DONE]"
 _BLANK = (b"", b"\r")
 
@@ -131,19 +132,26 @@ class Answer:
                 self.progress = self.texts
 
     def _count(self, usage: dict[str, object]) -> None:
-        served = usage.get("completion_tokens", 0)
-        # bool is an int to Python, not to anyone counting tokens.
-        if not isinstance(served, int) or isinstance(served, bool) or served < 0:
-            raise StreamFault(f"malformed usage: completion_tokens is {served!r}")
+        said = usage.get("completion_tokens", 0)
+        served = _count_of(said)
+        if served is None:
+            raise StreamFault(f"malformed usage: completion_tokens is {shown(repr(said))}")
         if served < self.tokens_out:
             raise StreamFault(f"malformed usage: completion_tokens fell from {self.tokens_out} to {served}")
         self.tokens_out = served
-        prompt = usage.get("prompt_tokens")
-        if isinstance(prompt, int):
+        prompt = _count_of(usage.get("prompt_tokens"))
+        if prompt is not None:
             self.tokens_in = prompt
         details = usage.get("prompt_tokens_details")
-        if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
-            self.cached_tokens = details["cached_tokens"]
+        if isinstance(details, dict):
+            self.cached_tokens = _count_of(details.get("cached_tokens"))
+
+
+def _count_of(value: object) -> int | None:
+    """A number of tokens, if it is one: bool is an int to Python, and a server can send any number."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _TOKENS_AT_MOST:
+        return value
+    return None
 
 
 def _has_text(choice: dict[str, object]) -> bool:
@@ -164,12 +172,15 @@ def error_message(body: bytes) -> str:
         error = parsed.get("error", parsed)
         message = error.get("message", error.get("detail")) if isinstance(error, dict) else error
         if isinstance(message, str):
-            return shown(message.encode())
+            return shown(message)
     return shown(body)
 
 
-def shown(text: bytes, limit: int = 200) -> str:
+def shown(text: bytes | str, limit: int = 200) -> str:
     """The beginning of something foreign as one printable line."""
-    line = " ".join(text[: 4 * limit].decode("utf-8", "replace").split())
+    start = text[: 4 * limit]
+    if isinstance(start, bytes):
+        start = start.decode("utf-8", "replace")
+    line = " ".join(start.split())
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
     return line if len(line) <= limit else line[:limit] + "…"

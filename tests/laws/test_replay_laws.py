@@ -6,7 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.node.client import Call
 from cluster.node.stream import Answer, EventReader, StreamFault
+from tests.cluster.node.fake_server import prompt
 
 payloads = st.lists(
     st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1, max_size=30),
@@ -49,7 +51,7 @@ def test_tokens_are_what_usage_said_last_whatever_the_chunks_hold(sizes: list[in
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers(-5, 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
@@ -62,17 +64,32 @@ json_values = st.recursive(
 )
 
 
-@given(st.binary(max_size=50) | json_values.map(lambda value: json.dumps(value).encode()))
+counts = st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.integers(-(2**63), 2**64 - 1)
+chunks = st.fixed_dictionaries(
+    {
+        "choices": st.sampled_from([[], [{"text": "a"}], [{"delta": {"content": "a"}}], None, [1]]),
+        "usage": st.fixed_dictionaries(
+            {"completion_tokens": counts, "prompt_tokens": counts},
+            optional={"prompt_tokens_details": st.fixed_dictionaries({"cached_tokens": counts})},
+        ),
+    }
+)
+
+
+@given(st.binary(max_size=50) | (json_values | chunks).map(lambda value: json.dumps(value).encode()))
 def test_whatever_an_event_holds_it_is_taken_or_refused_in_one_line(data: bytes) -> None:
-    answer = Answer()
-    assert "\n" not in refusal(answer, data)
-    assert answer.tokens_out >= 0
+    call = Call(prompt(max_tokens=3), model="m", temperature=0.0, seed=0)
+    assert "\n" not in refusal(call, data)
+    record = call.record("unfinished")
+    assert 0 <= record.tokens_out < 2**63  # what a table can hold
+    assert 0 <= record.tokens_in < 2**63
+    assert len(record.chunk_s) == len(record.chunk_tokens)
 
 
-def refusal(answer: Answer, data: bytes) -> str:
+def refusal(call: Call, data: bytes) -> str:
     """Why an event was not taken; empty if it was."""
     try:
-        answer.take(data)
+        call.arrive([data], 1.0)
     except StreamFault as fault:
         return str(fault)
     return ""

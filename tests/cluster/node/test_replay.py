@@ -11,14 +11,16 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import orjson
 import pytest
 
 from cluster.node.client import Call, connected, request_body
-from cluster.node.replay import ReplayResult, Stopped, closed_loop, p99, replay, run_loop, void
+from cluster.node.replay import ReplayResult, Stopped, closed_loop, replay, run_loop
 from cluster.traffic.trace import Message
 from cluster.traffic.workload import Prompt
 from objectives.measurement import Record
+from objectives.statistics import quantile
 from tests.cluster.node.fake_server import Behave, FakeServer, Script, events, prompt
 
 SLACK_S = 0.25
@@ -214,7 +216,7 @@ def test_a_freeze_of_the_server_shows_in_full_in_every_ttft_from_due() -> None:
     result, _ = play(behave, [prompt(i, due_s=0.1 * i) for i in range(10)])
     for record in result.records:
         assert record.ttft_s == pytest.approx(1.2 - record.due_s, abs=SLACK_S)
-    assert p99([record.ttft_s for record in result.records]) > 1.15
+    assert max(record.ttft_s for record in result.records) > 1.15
 
 
 def test_dropped_requests_are_infinitely_late_and_stay_in_the_percentiles() -> None:
@@ -224,7 +226,7 @@ def test_dropped_requests_are_infinitely_late_and_stay_in_the_percentiles() -> N
     assert len(failed) == 5
     assert all("connection failed" in str(record.error) for record in failed)
     ttfts = [record.ttft_s for record in result.records]
-    assert p99(ttfts) == math.inf
+    assert quantile(np.array(ttfts), 0.95) == math.inf
     assert sum(map(math.isinf, ttfts)) == 5
 
 
@@ -433,38 +435,6 @@ def test_a_fault_of_the_caller_is_an_exception() -> None:
 # --- when a replay is void
 
 
-def judged(
-    *,
-    lateness_s: Sequence[float] = (0.0,),
-    lags_s: Sequence[float] = (0.0,),
-    ttfts_s: Sequence[float] = (0.1,),
-    cpu_share: float = 0.1,
-    faults: Sequence[str] = (),
-) -> str | None:
-    return void(lateness_s=lateness_s, lags_s=lags_s, ttfts_s=ttfts_s, cpu_share=cpu_share, faults=faults)
-
-
-def test_ten_milliseconds_late_are_allowed_or_five_percent_of_the_median_ttft() -> None:
-    assert judged(lateness_s=[0.0099], ttfts_s=[0.05]) is None
-    assert "sent late: p99 11.0 ms, allowed 10.0 ms" in str(judged(lateness_s=[0.011], ttfts_s=[0.05]))
-    assert judged(lateness_s=[0.049], ttfts_s=[0.9, 1.0, 30.0]) is None  # 5 % of 1 s
-    assert "allowed 50.0 ms" in str(judged(lateness_s=[0.051], ttfts_s=[0.9, 1.0, 30.0]))
-    assert "allowed 10.0 ms" in str(judged(lateness_s=[0.011], ttfts_s=[]))
-
-
-def test_one_late_send_in_a_hundred_and_one_is_no_verdict() -> None:
-    assert judged(lateness_s=[0.0] * 100 + [1.0]) is None
-    assert judged(lateness_s=[0.0] * 99 + [1.0] * 2) is not None
-
-
-def test_a_lagging_loop_or_a_full_core_or_missing_handles_void_a_replay() -> None:
-    assert "read late" in str(judged(lags_s=[0.02] * 10))
-    assert "short of CPU: it used 90%" in str(judged(cpu_share=0.9))
-    assert (
-        judged(faults=["out of local ports"]) == "the client could not send 1 request(s): out of local ports"
-    )
-
-
 def test_a_blocked_client_finds_itself_late() -> None:
     async def main() -> ReplayResult:
         async with FakeServer() as server:
@@ -500,11 +470,3 @@ def test_out_of_file_descriptors_is_the_clients_fault() -> None:
     call = run_loop(main())
     assert "Too many open files" in str(call.error)
     assert call.client_fault == "out of file descriptors (raise `ulimit -n`)"
-
-
-def test_p99_is_a_value_that_occurred_by_brute_force() -> None:
-    values = [float(n * 37 % 101) for n in range(101)]
-    # At least 99 % of the values are at or below it, counted by rank from zero: 0.99 · 100 = 99.
-    assert p99(values) == sorted(values)[99]
-    assert p99([1.0, math.inf]) == math.inf
-    assert math.isnan(p99([]))

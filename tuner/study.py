@@ -13,7 +13,7 @@ import fcntl
 import math
 import os
 import statistics
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,8 +26,8 @@ from cluster.order import Failed, Order, Outcome
 from objectives.goal import Goal, MissingObjective
 from objectives.metrics import METRICS
 from search_spaces.space import Config, Space
-from search_spaces.values import Scalar
 from tuner import __version__
+from tuner.events import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
 from tuner.front import FrontView, losses, view
 from tuner.ledger import Standing
 from tuner.mistakes import Mistake
@@ -40,6 +40,21 @@ from tuner.records import (
     write_study,
 )
 from tuner.sampler import Scored, Search, SpaceExhausted, Unscored, Verdict
+
+__all__ = [
+    "Done",
+    "Event",
+    "Finished",
+    "FrontMoved",
+    "Recorder",
+    "Retried",
+    "Started",
+    "StudyError",
+    "StudyPlan",
+    "Waiting",
+    "locked",
+    "search",
+]
 
 CONTROL = 0
 """The control's number: it runs first, and alone, so that what others are compared with is undisturbed."""
@@ -76,77 +91,6 @@ class Recorder(Protocol):
     """Keeps what was measured where people look. Never raises for want of that place."""
 
     def sync(self, study_folder: Path, view: FrontView, standing: Standing = "RUNNING") -> bool: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """A trial was sent out."""
-
-    number: int
-    config: Mapping[str, Scalar] | None
-    """By path; None: the control, whose place in the space is known when it has run."""
-    is_control: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Nothing has finished for a while: what is running, and how far the search is."""
-
-    running_s: Mapping[int, float]
-    """Seconds since it was sent out, by the number of each trial under way."""
-    view: FrontView
-    """The trials finished so far."""
-    total: int
-    eta_s: float | None
-    """As in `Finished`; None before the first trial has finished."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retried:
-    """A trial was sent out again, for something that says nothing about its config."""
-
-    number: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A trial has an outcome, and it is on disk."""
-
-    number: int
-    config: Mapping[str, Scalar] | None
-    is_control: bool
-    outcome: Outcome
-    unscored: str | None
-    """Why a measured trial has no score; None if it has one, or failed."""
-    on_front: bool
-    objectives: tuple[str, ...]
-    """Names of the objectives' metrics, as people are shown them."""
-    done: int
-    total: int
-    eta_s: float | None
-    """Until the search is done, by the median of what trials took; None while there is nothing to go by."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontMoved:
-    """Other trials are on the front than before."""
-
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """The search has ended by itself."""
-
-    view: FrontView
-    exhausted: str | None
-    """Why it ended before the total: there was nothing new to try; None if it did not."""
-    logged: bool
-    """Whether MLflow has everything."""
-
-
-Event = Started | Waiting | Retried | Finished | FrontMoved | Done
 
 
 @dataclass(slots=True)

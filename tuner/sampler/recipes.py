@@ -94,7 +94,7 @@ SAMPLERS: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 name="gp",
                 make=_gp,
-                draws=2,  # each fits Gaussian processes, about a second
+                draws=1,  # each takes seconds, and a second one hardly differs
                 description="Gaussian process: for settings that act smoothly; seconds to ask",
             ),
             Recipe(name="nsga2", make=_nsga2, description="genetic: for hundreds of trials, many at once"),

@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -279,6 +281,16 @@ def test_a_database_that_cannot_be_opened_is_said_in_one_line(storage: str, word
         _search(storage=storage)
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_gaussian_process_takes_one_core_and_leaves_the_engines_environment_alone() -> None:
+    code = (
+        "import os; os.environ.pop('OMP_NUM_THREADS', None)\n"
+        "from tuner.sampler import sampler_named; sampler_named('gp').make(0, 0)\n"
+        "import torch; print(torch.get_num_threads(), os.environ.get('OMP_NUM_THREADS'))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "1 None\n"
 
 
 def test_steps_survive_optunas_own_ranges() -> None:

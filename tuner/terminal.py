@@ -217,9 +217,13 @@ def next_steps(seen: FrontView, *, runs: Path, tracking: str) -> list[str]:
     """Where the study is, and the commands that come next."""
     flag = "" if runs == Path("runs") else f" --runs {runs}"
     lines = [f"MLflow has it at {tracking}; open it with: tuner ui{flag}"]
-    ranked = best_first(seen)
-    best = next((trial for trial in ranked if not trial.is_control), None) or next(iter(ranked), None)
-    if best is not None and seen.study.engine == "vllm":
+    best = next(iter(best_first(seen)), None)
+    if best is None:
+        lines.append(f"nothing was measured; why: {seen.study.name}'s engine logs under {runs}")
+    elif best.is_control:
+        objective = seen.goal.objectives[0].name
+        lines.append(f"no trial beat the engine's defaults on {objective}; next: more --trials with --resume")
+    elif seen.study.engine == "vllm":
         lines.append(
             f"next: tuner export {seen.study.name} --trial {best.number} --to vllm --out deploy/{flag}"
         )

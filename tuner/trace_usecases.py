@@ -32,9 +32,10 @@ from cluster.traffic.show import (
 )
 from cluster.traffic.split import By, split
 from cluster.traffic.spread import quantum
-from cluster.traffic.text import Encode
+from cluster.traffic.template import load_render
 from cluster.traffic.tokenizer import TokenizerError, load_encode
 from cluster.traffic.trace import Trace, TraceError, read_trace, write_trace
+from cluster.traffic.turns import as_text
 from objectives.statistics import CONFIDENCE, requests_needed
 from tuner.mistakes import Mistake
 
@@ -239,6 +240,7 @@ def import_file(
             path,
             format=format,
             encode=None if model is None else load_encode(model),
+            render=as_text if model is None else load_render(model) or as_text,
             rate=rate,
             keep_text=keep_text,
             block_tokens=block_tokens,
@@ -363,34 +365,30 @@ def record(
         served = asyncio.run(served_model(listening.server)) if model is None else model
         encode = load_encode(served)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            counts, error = runner.run(_record(listening, out, encode, keep_text, block_tokens, served, say))
-    if error is not None:
+            recorder = Recorder(
+                out,
+                encode,
+                block_tokens=block_tokens,
+                render=load_render(served) or as_text,
+                keep_text=keep_text,
+            )
+            runner.run(_record(listening, recorder, lambda at: say(_pointing(at, listening, out, served))))
+    if (error := recorder.error) is not None:
         raise Mistake(f"{out}: cannot be written on: {error.strerror or error}; what it has is a whole trace")
-    return Recorded(path=str(out), counts=counts)
+    return Recorded(path=str(out), counts=dict(recorder.counts))
 
 
-async def _record(
-    listening: Listening,
-    out: Path,
-    encode: Encode,
-    keep_text: bool,
-    block_tokens: int,
-    served: str,
-    say: Callable[[str], None],
-) -> tuple[Mapping[str, int], OSError | None]:
+async def _record(listening: Listening, recorder: Recorder, ready: Callable[[str], None]) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-
-    def failed() -> None:
-        loop.call_soon_threadsafe(stop.set)
-
-    def ready(address: str) -> None:
-        say(f"point clients at {address}: it passes to {listening.server} and records to {out} ({served})")
-
-    with Recorder(out, encode, block_tokens=block_tokens, keep_text=keep_text, failed=failed) as recorder:
+    recorder.on_failure(lambda: loop.call_soon_threadsafe(stop.set))
+    with recorder:
         await pass_through(listening, recorder, stop=stop, ready=ready)
-    return dict(recorder.counts), recorder.error
+
+
+def _pointing(address: str, listening: Listening, out: Path, model: str) -> str:
+    return f"point clients at {address}: it passes to {listening.server} and records to {out} ({model})"
 
 
 def _written(trace: Trace, out: Path) -> Written:

@@ -25,7 +25,7 @@ def load_encode(model: str) -> Encode:
     Raises:
         TokenizerError: where there is no such file, or it is no tokenizer.
     """
-    path = _file(model)
+    path = model_file(model, FILE)
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for any bad file
@@ -39,23 +39,28 @@ def load_encode(model: str) -> Encode:
     return encode
 
 
-def _file(model: str) -> Path:
+def model_file(model: str, name: str) -> Path:
+    """A file of a model's: in its folder, in the hub's cache, or fetched from the hub.
+
+    Raises:
+        TokenizerError: where there is none.
+    """
     folder = Path(model)
     if folder.is_dir():
-        path = folder / FILE
+        path = folder / name
         if not path.is_file():
-            raise TokenizerError(f"{model}: no {FILE} in this folder; save the model with its fast tokenizer")
+            raise TokenizerError(f"{model}: no {name} in this folder; save the model with its fast tokenizer")
         return path
     # Only a hub id needs it, and its import takes longer than the rest of this house.
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     try:
-        cached = try_to_load_from_cache(model, FILE)
+        cached = try_to_load_from_cache(model, name)
         if isinstance(cached, str):  # else a hub out of reach is retried for half a minute first
             return Path(cached)
-        return Path(hf_hub_download(model, FILE))
+        return Path(hf_hub_download(model, name))
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TokenizerError(
-            f"{model}: neither a folder here nor a {FILE} to be had from the hub ({reason})"
+            f"{model}: neither a folder here nor a {name} to be had from the hub ({reason})"
         ) from error

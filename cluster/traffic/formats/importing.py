@@ -27,8 +27,10 @@ from cluster.traffic.formats.row import Dropped, Row, Rows
 from cluster.traffic.formats.rows import head
 from cluster.traffic.request import BLOCK_TOKENS, MAX_TOKENS, Request, TraceError, nearest
 from cluster.traffic.spread import quantum, spread
+from cluster.traffic.template import Render
 from cluster.traffic.text import Encode
 from cluster.traffic.trace import FAULTS_SHOWN, Trace, assemble
+from cluster.traffic.turns import as_text
 
 HASHED_BLOCK_TOKENS = 16
 """Block size for text: the smallest that engines cache in, so that no sharing is lost."""
@@ -132,6 +134,7 @@ def import_trace(
     *,
     format: str | None = None,
     encode: Encode | None = None,
+    render: Render = as_text,
     rate: float | None = None,
     keep_text: bool = False,
     block_tokens: int = HASHED_BLOCK_TOKENS,
@@ -144,6 +147,7 @@ def import_trace(
         path: the file; `.gz` is unpacked.
         format: its format's name; None: guessed from how it begins.
         encode: tokenizer that counts and hashes text; needed where the format has no lengths.
+        render: the model's chat template; without it messages count as role and content in a row.
         rate: requests per second of Poisson arrivals, for formats that have no times; given for one
             that has, its times are not used.
         keep_text: whether literal text, and session ids as they were recorded, stay in the trace.
@@ -162,7 +166,7 @@ def import_trace(
     if rate is None and not form.timed:
         raise TraceError([f"{path}: {name} has no times of arrival: give a rate in requests per second"])
     tally = _Tally(path, name, most_bad)
-    measuring = Measuring(path, encode, block_tokens)
+    measuring = Measuring(path, encode, render, block_tokens)
     requests: list[Request] = []
     sizes: set[int] = set()
     for row in measuring.rows(form.rows(path)):

@@ -7,15 +7,17 @@ from pathlib import Path
 from cluster.traffic.blocks import BlockIds
 from cluster.traffic.formats.row import Dropped, Row, Rows
 from cluster.traffic.request import MAX_TOKENS, TraceError
+from cluster.traffic.template import Render
 from cluster.traffic.text import Encode
-from cluster.traffic.turns import Turns, as_text
+from cluster.traffic.turns import Turns
 
 
 class Measuring:
     """Completes a file's rows, one by one, and remembers what a reader of the trace must know."""
 
-    def __init__(self, path: Path, encode: Encode | None, block_tokens: int) -> None:
+    def __init__(self, path: Path, encode: Encode | None, render: Render, block_tokens: int) -> None:
         self._path = path
+        self._render = render
         self._encode = encode
         self._blocks = BlockIds(block_tokens)
         self._turns = Turns()
@@ -59,7 +61,7 @@ class Measuring:
         return notes
 
     def _counted(self, row: Row) -> Row:
-        text = row.prompt if row.prompt is not None else as_text(row.messages or ())
+        text = row.prompt if row.prompt is not None else self._render(row.messages or ())
         tokens = row.token_ids
         if tokens is None and self._encode is not None:
             tokens = tuple(self._encode(text))

@@ -17,6 +17,7 @@ from typing import Self
 from cluster.traffic.blocks import BlockIds
 from cluster.traffic.recording.exchange import Answered, Asked, Exchange, answered, asked
 from cluster.traffic.request import MAX_TOKENS, Request, TraceError, to_line
+from cluster.traffic.template import Render
 from cluster.traffic.text import Encode
 from cluster.traffic.turns import Turns, as_text
 
@@ -38,8 +39,8 @@ class Recorder:
         encode: Encode,
         *,
         block_tokens: int,
+        render: Render = as_text,
         keep_text: bool = False,
-        failed: Callable[[], None] = lambda: None,
     ) -> None:
         """Make the file.
 
@@ -47,16 +48,17 @@ class Recorder:
             out: the trace's file, which must not be there yet.
             encode: the served model's tokenizer.
             block_tokens: tokens in a block.
+            render: the served model's chat template.
             keep_text: whether prompts and session ids as they came stay in the trace.
-            failed: called, from the recorder's thread, when nothing more can be written.
 
         Raises:
             TraceError: where there is such a file, or none can be made.
         """
         self._out = out
         self._encode = encode
+        self._render = render
         self._keep_text = keep_text
-        self._failed = failed
+        self._failed: Callable[[], object] = lambda: None
         self._blocks = BlockIds(block_tokens)
         self._turns = Turns()
         self._sessions: dict[str, str] = {}
@@ -89,6 +91,10 @@ class Recorder:
         self._file.close()
         if not self.counts[RECORDED]:
             self._out.unlink(missing_ok=True)  # an empty file is no trace
+
+    def on_failure(self, failed: Callable[[], object]) -> None:
+        """Have this called, from the recorder's thread, when nothing more can be written."""
+        self._failed = failed
 
     def take(self, exchange: Exchange) -> None:
         """Have an exchange written, without waiting."""
@@ -125,7 +131,7 @@ class Recorder:
 
     def _request(self, exchange: Exchange, prompt: Asked, answer: Answered) -> Request | None:
         """The request of one prompt; None where nothing was answered."""
-        text = prompt.prompt if prompt.messages is None else as_text(prompt.messages)
+        text = prompt.prompt if prompt.messages is None else self._render(prompt.messages)
         tokens = (
             self._encode(text) if prompt.token_ids is None and text is not None else prompt.token_ids or ()
         )

@@ -108,7 +108,8 @@ def test_a_full_disk_is_told_and_what_comes_after_is_counted(tmp_path: Path) -> 
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full, a device that is always full")
     told = threading.Event()
-    recorder = Recorder(tmp_path / "t.jsonl", words, block_tokens=16, failed=told.set)
+    recorder = Recorder(tmp_path / "t.jsonl", words, block_tokens=16)
+    recorder.on_failure(told.set)
     recorder._file.close()
     recorder._file = FileIO("/dev/full", "w")
     with recorder:

@@ -56,6 +56,8 @@ def search(as_json: bool, **asked: Any) -> None:
     from tuner.session import SearchRequest
     from tuner.terminal import Progress, front_lines, next_steps
 
+    # A stop from a scheduler or a service manager is Ctrl-C: trials are ended, the study can go on.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = Progress(say=lambda line: click.echo(line, err=as_json))
     seen = usecases.search(SearchRequest(**asked), progress.show)
     if as_json:

@@ -37,6 +37,7 @@ resources: {{gpus: 0, cpus: 1}}
 engine:
   max_model_len: 1024
   dtype: bfloat16
+  enforce_eager: true
   kv_cache_memory_bytes: 268435456
 parameters:
   prefix_cache:

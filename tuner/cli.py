@@ -1,5 +1,6 @@
 """Words to use cases: parses the command line, prints what comes back, ends mistakes in one line."""
 
+import signal
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,6 @@
 """Words to use cases: parses the command line, prints what comes back, ends mistakes in one line."""
 
+import errno
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import tuner
 from tuner.mistakes import Mistake
 from tuner.options import JSON, RUNS, print_json
 from tuner.trace_commands import trace
+
+EXIT_FAILURE = 1
+"""The machine is at fault: a full disk, a folder that may not be written."""
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
@@ -24,6 +28,12 @@ class Words(click.Group):
         except Mistake as mistake:
             click.echo(f"error: {mistake}", err=True)
             ctx.exit(EXIT_MISTAKE)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            click.echo(f"error: {what}", err=True)
+            ctx.exit(EXIT_FAILURE)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
@@ -36,10 +46,10 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--space", required=True, help="Space file, or a shipped one such as spaces/8b.yaml.")
+@click.option("--space", help="Space file, or a shipped one such as spaces/8b.yaml.")
 @click.option("--trials", type=click.IntRange(min=1), help="Finished trials in all, the control included.")
 @click.option("--study", "name", help="Name of the study (default: the space's name and the time).")
-@click.option("--resume", is_flag=True, help="Go on with a study, up to --trials in all.")
+@click.option("--resume", is_flag=True, help="Go on with a study (the latest, or --study), up to its total.")
 @click.option("--sampler", help="tpe (the default), gp, nsga2, qmc or random.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the search (default: 0).")
 @click.option("--trace", help="Trace to replay instead of the space's own.")
@@ -60,13 +70,14 @@ def search(as_json: bool, **asked: Any) -> None:
     # A stop from a scheduler or a service manager is Ctrl-C: trials are ended, the study can go on.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = Progress(say=lambda line: click.echo(line, err=as_json))
-    seen = usecases.search(SearchRequest(**asked), progress.show)
+    found = usecases.search(SearchRequest(**asked), progress.show)
     if as_json:
-        print_json(front_json(seen))
+        print_json(front_json(found.view))
         return
-    _print(front_lines(seen))
-    tracking = asked["tracking_uri"] or usecases.default_tracking_uri(asked["runs"])
-    _print(next_steps(seen, runs=asked["runs"], tracking=tracking))
+    _print(front_lines(found.view))
+    if found.exhausted:
+        click.echo(f"ended early: {found.exhausted}")
+    _print(next_steps(found.view, runs=asked["runs"], tracking_uri=found.tracking_uri, logged=found.logged))
 
 
 @main.command()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cluster.node.secrecy import HIDDEN
 from cluster.order import Order
 from cluster.traffic.show import figures
 from cluster.traffic.trace import Trace
@@ -14,28 +15,34 @@ from cluster.traffic.workload import Workload
 from objectives.goal import Goal
 from objectives.slo import Slo
 from search_spaces.arguments import render, render_control
+from search_spaces.load import load_space, parse_space
 from search_spaces.space import Config, Space
 from search_spaces.values import Json
 from tuner import __version__
 from tuner.mistakes import Mistake
 from tuner.models import localised
 from tuner.records import STUDY, StudyFile, read_study
+from tuner.redaction import without_passwords
 from tuner.studies import study_folder
+from tuner.study import LOCK
 
 DEFAULT_SAMPLER = "tpe"
 DEFAULT_TRIALS = 40
 
-_OPTIONS = ("trace", "speed")
-"""What a study keeps of the request under `StudyFile.options`."""
+_SAME = ("sampler", "seed", "engine", "trace", "speed", "storage")
+"""What a resumed study must be asked as it was begun, or not asked at all."""
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
+_RESERVED = ("models", "mlartifacts")
+"""Folders under the runs folder that are not studies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:
     """What `tuner search` was asked. None leaves a choice to the space, or to the study that is resumed."""
 
-    space: str
+    space: str | None = None
+    """May be left out of a study that is resumed: it has its own."""
     trials: int | None = None
     """Finished trials in all, the control included."""
     name: str | None = None
@@ -53,53 +60,66 @@ class SearchRequest:
     runs: Path = Path("runs")
 
 
-def study_to_search(asked: SearchRequest, space: Space) -> tuple[Path, StudyFile | None]:
-    """The study's folder, and the study where it is resumed."""
-    if not asked.resume:
-        name = asked.name or f"{space.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        if not _STUDY_NAME.fullmatch(name):
-            raise Mistake(f"--study {name!r} must be letters, digits, dots, dashes and underscores")
-        folder = asked.runs / name
-        if (folder / STUDY).exists():
-            raise Mistake(f"study {name} exists under {asked.runs}; add --resume to go on with it")
-        return folder, None
-    folder = study_folder(asked.name, asked.runs)
-    before = read_study(folder)
-    if before.space_text != space.text:
+def new_folder(asked: SearchRequest, space: Space) -> Path:
+    """Where a new study goes. Raises Mistake for a name that cannot be one, or is taken."""
+    name = f"{space.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if asked.name is None else asked.name
+    if not _STUDY_NAME.fullmatch(name):
+        raise Mistake(f"--study {name!r} must be letters, digits, dots, dashes and underscores")
+    folder = asked.runs / name
+    if (folder / STUDY).exists():
+        raise Mistake(f"study {name} exists under {asked.runs}; add --resume to go on with it")
+    taken = folder.exists() and not (folder.is_dir() and {path.name for path in folder.iterdir()} <= {LOCK})
+    if taken or name in _RESERVED:
+        raise Mistake(f"{folder} is no study's; give the search another --study")
+    return folder
+
+
+def resumed(asked: SearchRequest) -> tuple[SearchRequest, StudyFile, Space]:
+    """The study to go on with, its own space, and the request with what the study was begun with.
+
+    Raises:
+        Mistake: there is no such study, or something is asked otherwise than it was begun.
+        RecordError: the study cannot be read.
+    """
+    before = read_study(study_folder(asked.name, asked.runs))
+    space = parse_space(before.space_text, str(before.options["space"]))
+    if asked.space is not None and replace(load_space(asked.space), source=space.source) != space:
         raise Mistake(
             f"study {before.name} searched another space than {asked.space} is now; "
-            f"give a changed space another --study"
+            "leave --space out to go on, or give the changed space another --study"
         )
-    return folder, before
-
-
-def as_before(asked: SearchRequest, before: StudyFile) -> SearchRequest:
-    """The request with what the study was begun with. Raises Mistake where it asks for something else."""
-    for name, was in (
-        ("sampler", before.sampler),
-        ("seed", before.seed),
-        ("engine", before.engine),
-        *((name, before.options.get(name)) for name in _OPTIONS),
-    ):
+    was: dict[str, Json] = {
+        "sampler": before.sampler,
+        "seed": before.seed,
+        "engine": before.engine,
+        **before.options,
+    }
+    for name in _SAME:
         wanted = getattr(asked, name)
-        if wanted is not None and wanted != was:
+        if isinstance(wanted, str):
+            wanted = without_passwords(wanted)
+        if wanted is not None and wanted != was[name]:
             raise Mistake(
-                f"study {before.name} was begun with {name} {was}, not {wanted}; "
-                f"leave it out, or give the new search another --study"
+                f"study {before.name} was begun with {name} {was[name]}, not {wanted}; "
+                "leave it out, or give the new search another --study"
             )
-    options = {name: before.options[name] for name in _OPTIONS}
-    return replace(
-        asked,
-        sampler=before.sampler,
-        seed=before.seed,
-        engine=before.engine,
-        **options,  # type: ignore[arg-type]  # as this wrote them
-    )
+    kept = {
+        name: was[name] if getattr(asked, name) is None else getattr(asked, name)
+        for name in (*_SAME, "trials", "tracking_uri")
+    }
+    for name in ("storage", "tracking_uri"):
+        if HIDDEN in str(kept[name]):
+            raise Mistake(
+                f"study {before.name} was begun with --{name.replace('_', '-')} {kept[name]}; "
+                "its password was not written down, so give it again"
+            )
+    return replace(asked, name=before.name, **kept), before, space  # type: ignore[arg-type]
 
 
 def new_study(
     name: str, asked: SearchRequest, space: Space, goal: Goal, workload: Workload, origin: str
 ) -> StudyFile:
+    """A study as it is begun; `origin`: where its trace came from, in words."""
     return StudyFile(
         name=name,
         id=uuid.uuid4().hex,
@@ -115,7 +135,14 @@ def new_study(
         engine=asked.engine or "vllm",
         created=datetime.now(UTC),
         tuner_version=__version__,
-        options={"trace": asked.trace, "speed": workload.speed},
+        options={
+            "space": space.source,
+            "trials": asked.trials,
+            "trace": asked.trace,
+            "speed": workload.speed,
+            "storage": asked.storage,
+            "tracking_uri": asked.tracking_uri,
+        },
     )
 
 

@@ -16,6 +16,7 @@ from objectives.metrics import METRICS, published
 from search_spaces.values import Scalar
 from tuner.front import FrontView
 from tuner.records import StoredTrial
+from tuner.redaction import without_passwords
 from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
 
 _BESIDE = (
@@ -213,10 +214,21 @@ def _plain(name: str, value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def next_steps(seen: FrontView, *, runs: Path, tracking: str) -> list[str]:
-    """Where the study is, and the commands that come next."""
+def next_steps(seen: FrontView, *, runs: Path, tracking_uri: str, logged: bool) -> list[str]:
+    """Where the study is, and the commands that come next.
+
+    Args:
+        tracking_uri: MLflow's; its password is not shown.
+        logged: whether MLflow has everything.
+    """
     flag = "" if runs == Path("runs") else f" --runs {runs}"
-    lines = [f"MLflow has it at {tracking}; open it with: tuner ui{flag}"]
+    shown = without_passwords(tracking_uri)
+    own = tracking_uri == f"sqlite:///{runs.resolve() / 'mlflow.db'}"
+    if logged:
+        where = flag if own else f" --tracking-uri {shown}"
+        lines = [f"MLflow has it at {shown}; open it with: tuner ui{where}"]
+    else:
+        lines = [f"MLflow at {shown} does not have it all; it is safe in {runs / seen.study.name}"]
     best = next(iter(best_first(seen)), None)
     if best is None:
         lines.append(f"nothing was measured; why: {seen.study.name}'s engine logs under {runs}")

@@ -3,17 +3,17 @@
 Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
 """
 
-import re
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.dispatch.dispatch import Dispatch, DispatchError
 from cluster.dispatch.in_process import InProcess
 from cluster.node.small_model import ModelUnavailable, prepare_small_model
-from cluster.traffic import make
 from cluster.traffic.tokenizer import TokenizerError, load_encode
-from cluster.traffic.trace import TraceError, write_trace
+from cluster.traffic.trace import TraceError
 from cluster.traffic.workload import Workload
 from objectives.goal import Goal, GoalError
 from search_spaces import describe, load
@@ -32,22 +32,17 @@ from tuner.sampler import Search, sampler_named
 from tuner.session import (
     DEFAULT_TRIALS,
     SearchRequest,
-    as_before,
+    new_folder,
     new_study,
     orders,
-    study_to_search,
-    trace_figures,
+    resumed,
     trace_words,
 )
 from tuner.studies import study_folder, trial_of
-from tuner.study import Event, StudyPlan
+from tuner.study import Done, Event, StudyPlan
 from tuner.study import search as run_search
 from tuner.traffic import study_trace
 from tuner.ui import serve_ui
-
-DEFAULT_SAMPLER = "tpe"
-
-_STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
 
 @contextmanager
@@ -125,16 +120,36 @@ def default_tracking_uri(runs: Path) -> str:
     return f"sqlite:///{runs.resolve() / 'mlflow.db'}"
 
 
-def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> FrontView:
-    """Search a space, or go on with a study; the front at the end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """How a search ended."""
+
+    view: FrontView
+    logged: bool
+    """Whether MLflow has everything."""
+    tracking_uri: str
+    exhausted: str | None
+    """Why it ended before the total; None if it did not."""
+
+
+def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searched:
+    """Search a space, or go on with a study; what came of it.
 
     Args:
         show: given every event as it happens, and remarks as strings.
     """
     with users_mistakes():
-        space = load.load_space(asked.space)
-        folder, before = study_to_search(asked, space)
-        asked = as_before(asked, before) if before else asked
+        before = None
+        if asked.resume:
+            asked, before, space = resumed(asked)
+            folder = asked.runs / before.name
+        elif asked.space is not None:
+            space = load.load_space(asked.space)
+            folder = new_folder(asked, space)
+        else:
+            raise Mistake("--space is missing; only a study that is resumed has its own")
+        if asked.speed is not None and not math.isfinite(asked.speed):
+            raise Mistake(f"--speed {asked.speed} is no speed")
         goal = Goal.of(space.objectives)
         trace, origin = study_trace(space, asked.trace)
         if before and before.trace_digest != trace.digest:
@@ -174,15 +189,16 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> FrontVi
                 recipe=recipe,
                 seed=study.seed,
             )
+            tracking_uri = asked.tracking_uri or default_tracking_uri(asked.runs)
             ledger = Ledger(
-                asked.tracking_uri or default_tracking_uri(asked.runs),
-                artifacts=asked.runs / "mlartifacts",
-                say=show,
-                runs=str(asked.runs),
+                tracking_uri, artifacts=asked.runs / "mlartifacts", say=show, runs=str(asked.runs)
             )
+            done: Done | None = None
             for event in run_search(plan, dispatch, sampler, ledger):
                 show(event)
-    return front(study.name, asked.runs)
+                done = event if isinstance(event, Done) else done
+    assert done is not None  # the generator's last event
+    return Searched(view=done.view, logged=done.logged, tracking_uri=tracking_uri, exhausted=done.exhausted)
 
 
 def _dispatch(engine: str, address: str | None) -> Dispatch:
@@ -205,14 +221,3 @@ def _dispatch(engine: str, address: str | None) -> Dispatch:
 def _default_storage(runs: Path) -> str:
     runs.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{runs.resolve() / 'studies.db'}"
-
-
-def make_trace(recipe: dict[str, Json], out: Path) -> dict[str, Json]:
-    """Make a trace from a few figures and write it; what it turned out to be."""
-    with users_mistakes():
-        trace = make.make_trace(make.recipe_from(recipe))
-        try:
-            write_trace(trace, out)
-        except OSError as error:
-            raise Mistake(f"cannot write {out}: {error.strerror or error}") from error
-    return {"out": str(out), "digest": trace.digest, **trace_figures(trace)}

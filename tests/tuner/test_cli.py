@@ -98,6 +98,32 @@ def test_a_resumed_study_ends_with_exactly_the_total(studied: Run) -> None:
     assert sum(front["counts"].values()) == 7
 
 
+def test_a_resumed_study_has_its_own_space_and_remembers_its_total(run: Run, tmp_path: Path) -> None:
+    assert _simulated(run, "--trials", "3", "--study", "s").exit_code == 0
+    (tmp_path / "tiny.yaml").unlink()
+    assert run("search", "--resume", "--trials", "4").exit_code == 0
+    output = run("search", "--resume", "--study", "s").output
+    assert "study s: 3 trials" in output
+    assert "4 trials: 0 failed, 4 measured" in output
+
+
+def test_a_space_that_only_reads_differently_is_the_same(studied: Run, tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text("# a remark\n" + SPACE)
+    assert _simulated(studied, "--study", "s", "--resume").exit_code == 0
+    (tmp_path / "tiny.yaml").write_text(SPACE.replace("[16, 64]", "[16, 32]"))
+    _assert_mistake(_simulated(studied, "--study", "s", "--resume"), "another space")
+
+
+def test_a_dead_mlflow_costs_no_measurement_and_is_not_said_to_have_it(run: Run) -> None:
+    result = _simulated(
+        run, "--trials", "2", "--study", "s", "--tracking-uri", "http://me:secret@127.0.0.1:9"
+    )
+    assert result.exit_code == 0
+    assert "does not have it all" in result.output
+    assert "secret" not in result.output
+    assert json.loads(run("front", "s", "--json").output)["counts"]["measured"] == 2
+
+
 def test_space_show_prints_parameters_constraints_and_the_count(run: Run) -> None:
     text = run("space", "show", "tiny.yaml").output
     for words in ("kv_cache_dtype", "max_num_seqs", "16", "64", "max_num_seqs >= 8", "98"):
@@ -180,6 +206,39 @@ def test_a_study_is_not_begun_twice_nor_resumed_with_other_settings(studied: Run
     _assert_mistake(_simulated(studied, "--study", "s"), "--resume")
     _assert_mistake(_simulated(studied, "--study", "s", "--resume", "--speed", "2"), "speed")
     _assert_mistake(_simulated(studied, "--study", "s", "--resume", "--sampler", "random"), "sampler")
+
+
+def test_a_study_goes_on_in_its_own_database(studied: Run) -> None:
+    _assert_mistake(
+        _simulated(studied, "--study", "s", "--resume", "--storage", "sqlite:///other.db"), "storage"
+    )
+
+
+@pytest.mark.parametrize("name", ["models", "taken", "a/b", "..", ""])
+def test_a_study_is_not_put_where_something_else_is(run: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "taken").write_text("x")
+    _assert_mistake(_simulated(run, "--trials", "2", "--study", name), "--study")
+
+
+@pytest.mark.parametrize("speed", ["nan", "inf", "0", "-1"])
+def test_a_speed_is_a_positive_number(run: Run, speed: str) -> None:
+    result = _simulated(run, "--trials", "2", "--speed", speed)
+    assert result.exit_code == 2
+    assert "speed" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_runs_folder_that_cannot_be_made_is_one_line_and_no_traceback(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    result = _simulated(run, "--trials", "2", "--runs", "file/runs")
+    assert result.exit_code in (1, 2)
+    assert isinstance(result.exception, SystemExit)
+    assert "file/runs" in result.stderr
+
+
+def test_without_a_space_only_a_resumed_study_can_be_searched(run: Run) -> None:
+    _assert_mistake(run("search", "--trials", "2"), "--space")
 
 
 def test_a_trial_that_has_not_finished_cannot_be_exported(studied: Run) -> None:

@@ -53,9 +53,9 @@ def test_the_table_has_objectives_with_intervals_and_each_config_on_a_line() -> 
 
 
 def test_the_next_command_exports_the_best_trial_of_this_very_study() -> None:
-    lines = next_steps(view(STUDY, [TRIAL]), runs=Path("else"), tracking="sqlite:///x")
+    lines = next_steps(view(STUDY, [TRIAL]), runs=Path("else"), tracking_uri="sqlite:///x", logged=True)
     assert "tuner export s --trial 5 --to vllm --out deploy/ --runs else" in lines[1]
-    assert "tuner ui --runs else" in lines[0]
+    assert "tuner ui --tracking-uri sqlite:///x" in lines[0]
 
 
 def test_a_quiet_search_says_what_runs_how_far_it_is_and_the_best_so_far() -> None:

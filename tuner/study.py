@@ -357,9 +357,9 @@ class _Driver:
 
     def _eta_s(self) -> float:
         """Rounds left, as many at once as run now, times the median of what a trial took."""
-        took = statistics.median(
-            (trial.finished - trial.started).total_seconds() for trial in self.trials.values()
-        )
+        # A failure is sooner over than a measurement: it says little of how long the next trial takes.
+        telling = [trial for trial in self.trials.values() if trial.measurement] or self.trials.values()
+        took = statistics.median((trial.finished - trial.started).total_seconds() for trial in telling)
         left = max(self.plan.total - len(self.trials), 0)
         at_once = max(self.dispatch.capacity(self.plan.order(CONTROL, None)), 1)
         return took * math.ceil(left / at_once)

@@ -14,6 +14,7 @@ from search_spaces.constraints import Constraint, Scope, parse
 from search_spaces.document import Node, read_document
 from search_spaces.expression import Unreadable
 from search_spaces.faults import Fault, SpaceError
+from search_spaces.literal_secrets import secret_faults
 from search_spaces.parameter_tree import read_arguments, read_environment, read_parameters
 from search_spaces.parameters import Parameter, every
 from search_spaces.sections import Budget, Resources, Section, SpaceTraffic
@@ -50,6 +51,7 @@ def parse_space(text: str, source: str) -> Space:
     root, faults = read_document(text, source)
     if root is None:
         raise SpaceError(faults)
+    faults += secret_faults(root)
     body = read_body(root, SpaceBody, faults, "a space")
     children = root.value if isinstance(root.value, dict) else {}
     parameters = read_parameters(children.get("parameters"), faults)

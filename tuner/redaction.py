@@ -1,20 +1,21 @@
 """What is blanked before anything is written down or logged: secrets by name, and passwords in URLs.
 
-`cluster.node.secrecy` says which names carry a secret; this adds URLs, and whole trees of settings.
+`search_spaces.secrets` says which names carry a secret; this adds whole trees of settings.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 
-from cluster.node.secrecy import HIDDEN, hide, is_secret
+from cluster.node.secrecy import hide
+from search_spaces.secrets import HIDDEN, holds_secret, without_passwords
 from search_spaces.values import Json
 
-_URL_LOGIN = re.compile(r"(?P<scheme>[a-zA-Z][\w+.-]*://)(?P<user>[^\s/:@]*):(?P<password>[^\s/@]+)@")
-
-
-def without_passwords(text: str) -> str:
-    """The text with the password of every URL in it blanked: `postgresql://me:***@host/db`."""
-    return _URL_LOGIN.sub(rf"\g<scheme>\g<user>:{HIDDEN}@", text)
+__all__ = [
+    "redacted",
+    "redacted_environment",
+    "redacted_settings",
+    "redacted_text",
+    "without_passwords",
+]
 
 
 def redacted(value: Json, name: str = "") -> Json:
@@ -24,7 +25,7 @@ def redacted(value: Json, name: str = "") -> Json:
     """
     match value:
         case str():
-            return HIDDEN if value and is_secret(name) else without_passwords(value)
+            return HIDDEN if holds_secret(name, value) else without_passwords(value)
         case list():
             return [redacted(item, name) for item in value]
         case dict():
@@ -41,7 +42,7 @@ def redacted_settings(settings: Mapping[str, Json]) -> dict[str, Json]:
 def redacted_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Environment variables as they may be written down."""
     return {
-        name: HIDDEN if value and is_secret(name) else without_passwords(value)
+        name: HIDDEN if holds_secret(name, value) else without_passwords(value)
         for name, value in environment.items()
     }
 

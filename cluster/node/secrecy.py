@@ -1,24 +1,16 @@
-"""What must not be written down: tokens, keys and passwords, by the name that carries them.
+"""Secrets taken out of what a node writes down: its commands and its logs.
 
-Standard library only: the guard imports it.
+Which names carry one is `search_spaces.secrets`' rule. Standard library only: the guard imports it.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
-HIDDEN = "***"
+from search_spaces.secrets import HIDDEN, is_secret
 
-_SECRET_NAME = re.compile(r"(^|[-_])(token|key|api-?key|password|passwd|secret|credentials?)$", re.IGNORECASE)
-"""The last word decides: `--hf-token` and `AWS_SECRET_ACCESS_KEY` are secret, `--max-num-batched-tokens`
-is not."""
+__all__ = ["HIDDEN", "hide", "is_secret", "secret_values", "without_secrets"]
 
 _SHORTEST = 8
 """A value shorter than this is not blanked out of texts: it would hit words that are no secret."""
-
-
-def is_secret(name: str) -> bool:
-    """Whether an option or an environment variable of this name carries a secret."""
-    return _SECRET_NAME.search(name) is not None
 
 
 def without_secrets(command: Sequence[str]) -> tuple[str, ...]:

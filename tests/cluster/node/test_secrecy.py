@@ -4,14 +4,23 @@ from cluster.node.secrecy import hide, is_secret, secret_values, without_secrets
 
 
 @pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "--hf-token", "api_key", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "token"]
+    "name",
+    [
+        *("HF_TOKEN", "--hf-token", "api_key", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "token"),
+        *("PGPASSWORD", "GITHUB_PAT", "HF_TOKEN_1", "API_KEY2", "MYSQL_PWD", "SMTP_PASS", "OPENAIAPIKEY"),
+        *("CLIENTSECRET", "authToken", "environment.TOKEN"),
+    ],
 )
 def test_names_that_carry_secrets(name: str) -> None:
     assert is_secret(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["--max-num-batched-tokens", "num_speculative_tokens", "TOKENIZERS_PARALLELISM", "MONKEY"]
+    "name",
+    [
+        *("--max-num-batched-tokens", "num_speculative_tokens", "TOKENIZERS_PARALLELISM", "MONKEY"),
+        *("PWD", "OLDPWD", "PATH", "eos_token_id", "pass_config", "KEYBOARD", "COMPASS", "TOKEN_BUDGET_1"),
+    ],
 )
 def test_names_that_only_sound_like_it(name: str) -> None:
     assert not is_secret(name)

@@ -22,7 +22,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from cluster.node.secrecy import secret_values
 from cluster.order import Cause, Measured, Order, Outcome, Ran
 from objectives.measurement import Estimate, Measurement
 from objectives.slo import Slo
@@ -75,6 +74,8 @@ class StoredTrial:
     measurement: Measurement | None = None
     """None if failed."""
     model: str
+    trust_remote_code: bool = False
+    """Whether the engine was let run the model's own code."""
     arguments: Mapping[str, Json]
     environment: Mapping[str, str]
     gpus: int
@@ -99,9 +100,15 @@ class StoredTrial:
         started: datetime,
         finished: datetime,
         tuner_version: str,
+        secrets: Iterable[str],
         unscored: str | None = None,
     ) -> Self:
-        """The trial of an outcome. `unscored`: why a measured one has no score, None if it has."""
+        """The trial of an outcome.
+
+        Args:
+            secrets: values blanked in the reason wherever they stand.
+            unscored: why a measured one has no score, None if it has.
+        """
         cause: Cause | None = None
         reason, measurement = unscored, None
         if isinstance(outcome, Measured):
@@ -109,7 +116,7 @@ class StoredTrial:
             state = State.MEASURED if unscored is None else State.UNSCORED
         else:
             state, cause = State.FAILED, outcome.cause
-            reason = redacted_text(outcome.reason, secret_values(order.environment))
+            reason = redacted_text(outcome.reason, secrets)
         return cls(
             study=order.study,
             number=order.number,
@@ -120,6 +127,7 @@ class StoredTrial:
             reason=reason,
             measurement=measurement,
             model=order.model,
+            trust_remote_code=order.trust_remote_code,
             arguments=redacted_settings(order.arguments),
             environment=redacted_environment(order.environment),
             gpus=order.gpus,
@@ -309,7 +317,8 @@ def _command_text(trial: StoredTrial) -> str:
     variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(trial.environment.items())]
     if trial.ran.command:
         return " ".join([*variables, shlex.join(trial.ran.command)]) + "\n"
-    asked = json.dumps({"model": trial.model, **trial.arguments}, indent=2)
+    trust = {"trust_remote_code": True} if trial.trust_remote_code else {}
+    asked = json.dumps({"model": trial.model, **trust, **trial.arguments}, indent=2)
     return f"# no engine was started; asked for:\n{asked}\n"
 
 

@@ -302,6 +302,7 @@ class _Driver:
         config = flight.config
         if number == CONTROL:
             config = self.plan.space.locate(outcome.ran.effective) if outcome.ran.effective else None
+        secrets = secret_values({**os.environ, **flight.order.environment})
         trial = StoredTrial.of(
             flight.order,
             outcome,
@@ -311,9 +312,9 @@ class _Driver:
             started=flight.started,
             finished=self.now(),
             tuner_version=__version__,
+            secrets=secrets,
             unscored=unscored,
         )
-        secrets = secret_values({**os.environ, **flight.order.environment})
         write_outcome(self.plan.folder, trial, outcome, secrets=secrets)
         self.trials[number] = trial
         if number == CONTROL:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
+from cluster.node.secrecy import secret_values
 from cluster.order import Cause, Failed, Measured, Order, Outcome, Ran
 from cluster.traffic.trace import Request, Trace
 from cluster.traffic.workload import Workload
@@ -95,6 +96,7 @@ def stored(outcome: Outcome, number: int = 7, **environment: str) -> StoredTrial
         started=MORNING + timedelta(minutes=number),
         finished=MORNING + timedelta(minutes=number, seconds=30),
         tuner_version="0.1.0",
+        secrets=secret_values(environment),
     )
 
 
@@ -106,7 +108,7 @@ def study_file(name: str = "tea") -> StudyFile:
         space_text="model: some/model\n",
         trace="traces/small.jsonl",
         trace_digest="ab" * 32,
-        trace_figures={"requests": 2, "mean_rate_rps": 4.0},
+        trace_figures={"requests": 2, "rate": 4.0},
         objectives=("goodput", "tpot_p95"),
         slo=Slo(ttft_s=0.5),
         sampler="tpe",
@@ -114,5 +116,5 @@ def study_file(name: str = "tea") -> StudyFile:
         engine="simulated",
         created=MORNING,
         tuner_version="0.1.0",
-        options={"storage": "postgresql://me:hunter2@host/db"},
+        options={"storage": "postgresql://me:hunter2@host/db", "speed": 1.5},
     )

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from objectives.measurement import Estimate, Measurement
 from objectives.slo import Slo
 from search_spaces.values import Json
 from tuner.export.folder import ExportError, check_exportable, launch_arguments, write_folder
-from tuner.export.vllm import CONFIG, ENVIRONMENT, config_yaml, environment_file, vllm_files
+from tuner.export.vllm import CONFIG, ENVIRONMENT, config_yaml, environment_file, start_line, vllm_files
 from tuner.records import State, StoredTrial, StudyFile
 
 WHEN = datetime(2026, 11, 30, tzinfo=UTC)
@@ -112,6 +113,56 @@ def test_the_environment_file_is_read_back_by_a_shell_and_names_secrets_without_
     ).stdout.splitlines()
     assert "VLLM_CPU_KVCACHE_SPACE=4" in shown
     assert "SPACED=two words" in shown
+
+
+def test_a_model_that_was_trusted_with_its_own_code_is_exported_so() -> None:
+    arguments = {name: value for name, value in ARGUMENTS.items() if name != "trust_remote_code"}
+    trusted = replace(TRIAL, arguments=arguments, trust_remote_code=True)
+    assert yaml.safe_load(vllm_files(STUDY, trusted)[CONFIG])["trust-remote-code"] is True
+    plain = replace(TRIAL, arguments=arguments)
+    assert "trust-remote-code" not in yaml.safe_load(vllm_files(STUDY, plain)[CONFIG])
+
+
+def test_secret_arguments_are_left_out_however_deep_and_named_where_a_person_looks() -> None:
+    arguments: dict[str, Json] = {
+        "hf_token": "***",
+        "max_num_seqs": 16,
+        "api_key": ["***", "***"],
+        "speculative_config": {"method": "ngram", "hf_token": "***", "url": "http://me:***@h", "empty": {}},
+        "only_secret": {"token": "***"},
+    }
+    environment = {"HF_TOKEN": "***", "HTTPS_PROXY": "http://me:***@h", "A": "1"}
+    files = vllm_files(STUDY, replace(TRIAL, arguments=arguments, environment=environment))
+    written = yaml.safe_load(files[CONFIG])
+    assert written["speculative-config"] == {"method": "ngram", "empty": {}}
+    assert not {"hf-token", "api-key", "only-secret"} & set(written)
+    for name in (CONFIG, ENVIRONMENT, "README.md"):
+        assert "***" not in files[name]
+    names = ("--hf-token", "--api-key", "--speculative-config.hf_token", "--speculative-config.url")
+    for name in (*names, "--only-secret.token", "HF_TOKEN", "HTTPS_PROXY"):
+        assert f"# {name} was" in files[ENVIRONMENT]
+        assert f"`{name}`" in files["README.md"]
+
+
+@pytest.mark.parametrize("told", ["start_line", "README.md"])
+def test_the_line_that_is_told_starts_vllm_with_the_measured_environment(tmp_path: Path, told: str) -> None:
+    out = tmp_path / "my deploy"
+    out.mkdir()
+    files = vllm_files(STUDY, TRIAL)
+    for name, text in files.items():
+        (out / name).write_text(text)
+    vllm = tmp_path / "vllm"
+    vllm.write_text('#!/bin/sh\necho "$VLLM_CPU_KVCACHE_SPACE $SPACED $@"; pwd\n')
+    vllm.chmod(0o755)
+    line = start_line(out)
+    if told == "README.md":
+        inside = next(text.strip() for text in files[told].splitlines() if "vllm serve" in text)
+        line = f"cd '{out}' && {inside}"
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    shown = subprocess.run(
+        ["sh", "-c", line], env={"PATH": path}, capture_output=True, text=True, check=True
+    ).stdout
+    assert shown.splitlines() == [f"4 two words serve --config {CONFIG}", str(out)]
 
 
 def test_the_same_trial_gives_the_same_bytes() -> None:

@@ -67,8 +67,11 @@ def test_the_outcome_is_strict_json_even_with_infinite_metrics(tmp_path: Path) -
 
 
 def test_no_secret_reaches_the_disk(tmp_path: Path) -> None:
+    secrets = ("hf_abcdefgh12", "of-the-driver")
     ran = Ran(log="using token hf_abcdefgh12 via http://me:hunter2@proxy\n", command=("serve", "--a", "b"))
-    outcome = Failed(cause=Cause.DIED_AT_START, reason="no answer from http://me:hunter2@proxy", ran=ran)
+    outcome = Failed(
+        cause=Cause.DIED_AT_START, reason="of-the-driver refused by http://me:hunter2@proxy", ran=ran
+    )
     order = stories.order(HF_TOKEN="hf_abcdefgh12", HTTP_PROXY="http://me:hunter2@proxy", LANG="C")
     trial = StoredTrial.of(
         order,
@@ -79,13 +82,15 @@ def test_no_secret_reaches_the_disk(tmp_path: Path) -> None:
         started=stories.MORNING,
         finished=stories.MORNING,
         tuner_version="0",
+        secrets=secrets,
     )
-    write_outcome(tmp_path, trial, outcome, secrets=("hf_abcdefgh12",))
+    write_outcome(tmp_path, trial, outcome, secrets=secrets)
     write_study(tmp_path, stories.study_file())
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):
         content = path.read_bytes()
         assert b"hunter2" not in content, path
         assert b"hf_abcdefgh12" not in content, path
+        assert b"of-the-driver" not in content, path
 
 
 def test_half_written_and_foreign_folders_are_not_trials(tmp_path: Path) -> None:

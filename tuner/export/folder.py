@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from objectives.metrics import METRICS, published
+from search_spaces.secrets import HIDDEN
 from search_spaces.values import Json
 from tuner.records import State, StoredTrial, StudyFile
 
@@ -45,7 +46,10 @@ def check_exportable(trial: StoredTrial, *, allow_simulated: bool) -> None:
 
 
 def launch_arguments(trial: StoredTrial) -> dict[str, Json]:
-    """The engine arguments to launch with: those asked for, and the memory-deciding ones in effect."""
+    """The engine arguments to launch with: those asked for, and the memory-deciding ones in effect.
+
+    Without secrets, which are not stored; `hidden_arguments` names them.
+    """
     explicit = {
         name: trial.ran.effective[name]
         for name in _MADE_EXPLICIT
@@ -54,7 +58,39 @@ def launch_arguments(trial: StoredTrial) -> dict[str, Json]:
         # Asked for as bytes, the pool's share of memory is not what decides.
         and not (name == "gpu_memory_utilization" and trial.arguments.get("kv_cache_memory_bytes"))
     }
-    return dict(sorted((explicit | dict(trial.arguments)).items()))
+    trust = {"trust_remote_code": True} if trial.trust_remote_code else {}
+    asked, _ = _without_hidden(dict(trial.arguments), "")
+    assert isinstance(asked, dict)
+    return dict(sorted((explicit | trust | asked).items()))
+
+
+def hidden_arguments(trial: StoredTrial) -> tuple[str, ...]:
+    """The engine arguments that were secret when this was measured, dotted: `hf_token`, `a.b`."""
+    return tuple(_without_hidden(dict(trial.arguments), "")[1])
+
+
+def is_hidden(value: Json) -> bool:
+    """Whether a secret was blanked in this text, all of it or a URL's password."""
+    return isinstance(value, str) and HIDDEN in value
+
+
+def _without_hidden(value: Json, path: str) -> tuple[Json, list[str]]:
+    """The value without what is_hidden, and the dotted paths of that; a list that held any is gone whole."""
+    if is_hidden(value):
+        return None, [path]
+    if isinstance(value, list):
+        hidden = any(_without_hidden(item, path)[1] for item in value)
+        return (None, [path]) if hidden else (value, [])
+    if not isinstance(value, dict):
+        return value, []
+    kept: dict[str, Json] = {}
+    names: list[str] = []
+    for key, item in value.items():
+        rest, hidden_below = _without_hidden(item, f"{path}.{key}" if path else key)
+        names += hidden_below
+        if not hidden_below or rest:
+            kept[key] = rest
+    return kept, names
 
 
 def write_folder(out: Path, files: Mapping[str, str]) -> None:

@@ -1,24 +1,38 @@
 """A trial as files for `vllm serve --config`."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import yaml
 
-from cluster.node.secrecy import HIDDEN
 from search_spaces.values import Json
-from tuner.export.folder import PROVENANCE, launch_arguments, promises, provenance
+from tuner.export.folder import (
+    PROVENANCE,
+    hidden_arguments,
+    is_hidden,
+    launch_arguments,
+    promises,
+    provenance,
+)
 from tuner.records import StoredTrial, StudyFile
 
 CONFIG = "config.yaml"
 ENVIRONMENT = "vllm.env"
+
+_START = f"set -a && . ./{ENVIRONMENT} && set +a && vllm serve --config {CONFIG}"
+
+
+def start_line(out: Path) -> str:
+    """The shell line that starts what was exported to this folder."""
+    return f"cd {shlex.quote(str(out))} && {_START}"
 
 
 def vllm_files(study: StudyFile, trial: StoredTrial) -> dict[str, str]:
     """File name → text."""
     return {
         CONFIG: config_yaml(trial.model, launch_arguments(trial)),
-        ENVIRONMENT: environment_file(trial.environment),
+        ENVIRONMENT: environment_file(trial.environment, hidden_arguments(trial)),
         "README.md": _readme(study, trial),
         PROVENANCE: provenance(study, trial),
     }
@@ -43,15 +57,40 @@ def config_yaml(model: str, arguments: Mapping[str, Json]) -> str:
     return text
 
 
-def environment_file(environment: Mapping[str, str]) -> str:
-    """`NAME=value` lines that a POSIX shell can source; secrets are named, never written."""
-    lines = []
+def environment_file(environment: Mapping[str, str], hidden: Sequence[str] = ()) -> str:
+    """`NAME=value` lines that a POSIX shell can source; secrets are named, never written.
+
+    Args:
+        hidden: engine arguments that are missing in the config because they are secret.
+    """
+    lines = [
+        f"# {_flag(name)} was given when this was measured; give it to vllm serve yourself, it is a secret"
+        for name in hidden
+    ]
     for name, value in sorted(environment.items()):
-        if value == HIDDEN:
+        if is_hidden(value):
             lines.append(f"# {name} was set when this was measured; set it yourself, it is a secret")
         else:
             lines.append(f"{name}={shlex.quote(value)}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _flag(name: str) -> str:
+    """`--hf-token` for hf_token; keys below an argument keep their names, as vLLM takes them."""
+    top, dot, below = name.partition(".")
+    return f"--{top.replace('_', '-')}{dot}{below}"
+
+
+def _secrets(trial: StoredTrial) -> str:
+    """What has to be added before the start, as a paragraph; nothing where nothing was secret."""
+    names = [_flag(name) for name in hidden_arguments(trial)]
+    names += [name for name, value in sorted(trial.environment.items()) if is_hidden(value)]
+    if not names:
+        return ""
+    listed = ", ".join(f"`{name}`" for name in names)
+    return (
+        f"\nSecrets are not stored. These were set when this was measured, and are yours to set: {listed}.\n"
+    )
 
 
 def _readme(study: StudyFile, trial: StoredTrial) -> str:
@@ -65,9 +104,8 @@ def _readme(study: StudyFile, trial: StoredTrial) -> str:
 {mark}
 Start it in this folder with
 
-    set -a; . ./{ENVIRONMENT}; set +a
-    vllm serve --config {CONFIG}
-
+    {_START}
+{_secrets(trial)}
 Config: {kept}.
 
 Measured with {trial.ran.engine} {trial.ran.version or ""} on {trial.ran.hardware or "unknown hardware"}, \

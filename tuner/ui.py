@@ -1,5 +1,6 @@
 """MLflow's own pages on the studies, as a process that ends with this one."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -7,25 +8,40 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tuner.mistakes import Mistake
+from tuner.redaction import without_passwords
+
+STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
+"""Where `mlflow ui` reads its store from (mlflow/cli, `--backend-store-uri`). Unlike its arguments, which
+everybody on the machine can list, its environment is its owner's alone: the URI may hold a password."""
+
+_SERVERS = ("http", "https")
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+"""mlflow/store/db/db_types.py; a driver may follow (`mysql+pymysql`)."""
 
 
 def serve_ui(tracking_uri: str, *, host: str, port: int, say: Callable[[str], None]) -> None:
     """Serve MLflow on a database until interrupted; for a server that is up already, say where it is.
 
     Raises:
-        Mistake: the port is taken, or MLflow does not start.
+        Mistake: the URI is no server's and no database's, the database or the port can't be had, or
+            MLflow does not start.
     """
-    if tracking_uri.startswith(("http://", "https://")):
-        say(f"MLflow is served at {tracking_uri}")
+    shown = without_passwords(tracking_uri)
+    scheme, separator, _ = tracking_uri.partition("://")
+    if separator and scheme in _SERVERS:
+        say(f"MLflow is served at {shown}")
         return
+    if not separator or scheme.partition("+")[0] not in _DATABASES:
+        allowed = ", ".join(f"{name}://" for name in (*_DATABASES, *_SERVERS))
+        raise Mistake(f"--tracking-uri {shown}: no store that can be opened; it begins with one of {allowed}")
     path = tracking_uri.removeprefix("sqlite:///")
     if path != tracking_uri and not Path(path).is_file():
         raise Mistake(f"no MLflow database at {path}; tuner search --space … makes it")
     if _taken(host, port):
         raise Mistake(f"port {port} on {host} is taken; choose another with --port")
-    say(f"MLflow on {tracking_uri}: http://{host}:{port} (Ctrl-C ends it)")
-    command = [*(sys.executable, "-m", "mlflow", "ui"), *("--backend-store-uri", tracking_uri)]
-    with subprocess.Popen([*command, "--host", host, "--port", str(port)]) as server:
+    say(f"MLflow on {shown}: http://{host}:{port} (Ctrl-C ends it)")
+    command = [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port)]
+    with subprocess.Popen(command, env={**os.environ, STORE_VARIABLE: tracking_uri}) as server:
         try:
             status = server.wait()
         except KeyboardInterrupt:

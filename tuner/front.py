@@ -3,6 +3,7 @@
 Judging is `objectives.front`'s; this applies it to what lies on disk.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -35,6 +36,11 @@ class FrontView:
     @property
     def control(self) -> tuple[StoredTrial, ...]:
         return tuple(trial for trial in self.trials if trial.is_control)
+
+    @property
+    def best_first(self) -> tuple[StoredTrial, ...]:
+        """The front by the first objective, the best first."""
+        return tuple(sorted(self.front, key=lambda trial: losses(self.goal, trial) or (math.inf,)))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -74,6 +80,21 @@ def view(study: StudyFile, trials: Iterable[StoredTrial]) -> FrontView:
     return FrontView(study=study, goal=goal, trials=ordered, front=front)
 
 
+def speed(study: StudyFile) -> float | None:
+    """How many times as fast as recorded the trace is played; None where study.json does not say."""
+    found = study.options.get("speed")
+    return float(found) if isinstance(found, int | float) else None
+
+
+def offered_rps(study: StudyFile) -> float | None:
+    """Requests per second that every trial is offered: the trace's own rate times the speed.
+
+    None where one of them is not known: a trace whose requests all arrive at once has no rate.
+    """
+    rate, times = study.trace_figures.get("rate"), speed(study)
+    return rate * times if isinstance(rate, int | float) and times is not None else None
+
+
 def read_view(study_folder: Path) -> FrontView:
     """The front of what lies on disk. Raises RecordError where that is no study, or a damaged one."""
     return view(read_study(study_folder), read_trials(study_folder))
@@ -95,6 +116,10 @@ def front_json(seen: FrontView) -> dict[str, Json]:
         "study": seen.study.name,
         "space": seen.study.space_name,
         "engine": seen.study.engine,
+        "trace": seen.study.trace,
+        "trace_digest": seen.study.trace_digest,
+        "speed": speed(seen.study),
+        "offered_rps": offered_rps(seen.study),
         "objectives": [
             {"name": objective.name, "direction": objective.direction, "unit": _unit(objective.metric)}
             for objective in seen.goal.objectives

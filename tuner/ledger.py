@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Literal
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from tuner.entries import ON_FRONT, STUDY_ID, TRIAL, Entry, study_entry, trial_entry
+from tuner.entries import NAME_LENGTH, ON_FRONT, STUDY_ID, TRIAL, Entry, study_entry, trial_entry
 from tuner.front import FrontView, front_json
 from tuner.plot import front_html
 from tuner.records import STUDY, State, StoredTrial, trial_folder
 from tuner.redaction import without_passwords
 from tuner.story import story
-from tuner.titles import trial_title
+from tuner.titles import study_title, trial_title
 
 if TYPE_CHECKING:
     from mlflow.entities import Run, RunTag
@@ -49,6 +49,9 @@ _MANNERS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 """Set where the user has not."""
+
+_RUNS_PAGES = {"mlflow.experimentKind": "custom_model_development"}
+"""Of an experiment: MLflow opens it on its runs, not on the traces of a language model's calls."""
 
 _CHATTY = ("alembic", "mlflow.store.db.utils", "mlflow.tracking", "mlflow.utils")
 
@@ -156,7 +159,7 @@ class Ledger:
             tags = {STUDY_ID: view.study.id, "study": view.study.name}
             started = _milliseconds(view.study.created)
             own = client.create_run(
-                experiment, start_time=started, tags=tags, run_name=view.study.name
+                experiment, start_time=started, tags=tags, run_name=study_title(view.study)
             ).info.run_id
         return _Runs(experiment=experiment, study=own, trials=trials)
 
@@ -167,7 +170,9 @@ class Ledger:
         found = client.get_experiment_by_name(name)
         if found is None:
             try:
-                made: str = client.create_experiment(name, artifact_location=self._artifact_location(name))
+                made: str = client.create_experiment(
+                    name, artifact_location=self._artifact_location(name), tags=_RUNS_PAGES
+                )
             except MlflowException:
                 found = client.get_experiment_by_name(name)  # another study made it just now
                 if found is None:
@@ -229,7 +234,7 @@ def _write_trial(
             runs.experiment,
             start_time=_milliseconds(trial.started),
             tags={"mlflow.parentRunId": runs.study, **entry.tags},
-            run_name=trial_title(trial)[:250],
+            run_name=trial_title(trial, view.study)[:NAME_LENGTH],
         )
     _write_params(client, run, entry)
     _write_metrics(client, run.info.run_id, entry, trial.finished)

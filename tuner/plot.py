@@ -8,14 +8,29 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 
 import plotly.graph_objects as go
 
 from objectives.measurement import Estimate
-from objectives.metrics import METRICS
-from tuner.front import FrontView
+from objectives.metrics import METRICS, Metric
+from tuner.front import FrontView, offered_rps, speed
 from tuner.records import State, StoredTrial
 from tuner.titles import trial_title
+
+_BLUE = "#0072b2"
+_EXPLAIN = (
+    "slo_attainment",
+    "ttft_p95_s",
+    "tpot_p95_s",
+    "accepted_tokens_per_target_step",
+    "batch_occupancy",
+    "prefix_hit_rate",
+)
+"""What hovering over a trial tells beside its objectives."""
+_UNITS = {"share": "", "count": ""}
+_HOVER_WIDTH = 60
+"""Characters of a line, so that a long config stays on the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +41,18 @@ class _Group:
     colour: str
     symbol: str
     trials: tuple[StoredTrial, ...]
+    best: bool
+    """On the front."""
 
 
 def front_html(front: FrontView) -> str:
     """The whole page. Needs no network."""
-    page: str = front_figure(front).to_html(include_plotlyjs=True, full_html=True)
+    page: str = front_figure(front).to_html(
+        include_plotlyjs=True,
+        full_html=True,
+        default_height="calc(100vh - 24px)",  # the body's own margins, or a viewer shows a scroll bar
+        config={"displaylogo": False, "responsive": True},
+    )
     return page
 
 
@@ -47,26 +69,53 @@ def front_figure(front: FrontView) -> go.Figure:
             figure.add_trace(_points(front, group))
         figure.update_xaxes(title=_axis(front, 0) if count == 2 else "trial")
         figure.update_yaxes(title=_axis(front, count - 1))
-    simulated = " · SIMULATED" if front.study.engine == "simulated" else ""
     figure.update_layout(
-        title=escape(f"{front.study.name}: {' and '.join(front.goal.names)}{simulated}"),
+        title={"text": _title(front), "subtitle": {"text": _subtitle(front)}},
         template="plotly_white",
+        font={"size": 14},
         hovermode="closest",
-        legend={"orientation": "h", "y": -0.2},
+        hoverlabel={"align": "left"},
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 1.0, "xanchor": "right"},
+        margin={"t": 110},
     )
     return figure
 
 
+def _title(front: FrontView) -> str:
+    name = escape(front.study.name)
+    return f"{name} · <b>SIMULATED</b>, not measured" if front.study.engine == "simulated" else name
+
+
+def _subtitle(front: FrontView) -> str:
+    """On what load, and what the picture leaves out."""
+    times, offered = speed(front.study), offered_rps(front.study)
+    missing = len(front.trials) - sum(len(group.trials) for group in _groups(front))
+    parts = [
+        *([] if times is None else [f"speed {times:g}"]),
+        *([] if offered is None else [f"{offered:.3g} requests/s offered"]),
+        *(["bars: 95 % intervals"] if len(front.goal.objectives) <= 2 else []),
+        *([f"{missing} of {len(front.trials)} trials gave no numbers"] if missing else []),
+    ]
+    return " · ".join(parts)
+
+
 def _groups(front: FrontView) -> tuple[_Group, ...]:
+    """In the colours of Okabe and Ito, which colour-blind people tell apart, and in shapes for the rest."""
     scored = [trial for trial in front.trials if trial.state is State.MEASURED]
     control = tuple(trial for trial in scored if trial.is_control)
     best = tuple(trial for trial in scored if trial.number in front.numbers and not trial.is_control)
     rest = tuple(trial for trial in scored if trial.number not in front.numbers and not trial.is_control)
-    control_name = "control, on the front" if any(t.number in front.numbers for t in control) else "control"
+    control_best = any(trial.number in front.numbers for trial in control)
     groups = (
-        _Group("dominated", "#9aa5b1", "circle", rest),
-        _Group("front", "#0b7285", "circle", best),
-        _Group(control_name, "#e8590c", "diamond", control),
+        _Group("dominated", "#6b7280", "circle-open", rest, False),
+        _Group("front", _BLUE, "circle", best, True),
+        _Group(
+            "control, on the front" if control_best else "control",
+            "#d55e00",
+            "diamond",
+            control,
+            control_best,
+        ),
     )
     return tuple(group for group in groups if group.trials)
 
@@ -84,15 +133,29 @@ def _points(front: FrontView, group: _Group) -> go.Scatter:
         x = _values(front, group.trials, 0)
         place = {"x": [estimate.value for estimate in x], "error_x": _bars(x)}
     return go.Scatter(
-        mode="markers",
+        mode="markers+text",
         name=group.name,
         y=[estimate.value for estimate in y],
         error_y=_bars(y),
-        marker={"color": group.colour, "symbol": group.symbol, "size": 10},
-        text=[_hover(front, trial) for trial in group.trials],
+        marker={
+            "color": group.colour,
+            "symbol": group.symbol,
+            "size": 11,
+            "line": {"width": 2, "color": group.colour},
+        },
+        text=[str(trial.number) for trial in group.trials],
+        textposition=_side(front, better=group.best),
+        textfont={"color": group.colour},
+        hovertext=[_hover(front, trial) for trial in group.trials],
         hoverinfo="text",
         **place,
     )
+
+
+def _side(front: FrontView, *, better: bool) -> str:
+    """Where a point's number stands: clear of the staircase, which runs on the worse side of the front."""
+    *first, last = [(objective.direction == "maximise") == better for objective in front.goal.objectives]
+    return f"{'top' if last else 'bottom'} {'right' if all(first) else 'left'}"
 
 
 def _bars(estimates: Sequence[Estimate]) -> dict[str, object]:
@@ -102,8 +165,8 @@ def _bars(estimates: Sequence[Estimate]) -> dict[str, object]:
         "symmetric": False,
         "array": [0.0 if e.high is None else max(e.high - e.value, 0.0) for e in estimates],
         "arrayminus": [0.0 if e.low is None else max(e.value - e.low, 0.0) for e in estimates],
-        "thickness": 1,
-        "width": 2,
+        "thickness": 1.2,
+        "width": 4,
     }
 
 
@@ -121,7 +184,7 @@ def _staircase(front: FrontView) -> go.Scatter:
         name="border",
         x=[value[0] * first for value in shown],
         y=[value[1] * second for value in shown],
-        line={"color": "#0b7285", "dash": "dot", "width": 1},
+        line={"color": _BLUE, "dash": "dot", "width": 1},
         hoverinfo="skip",
         showlegend=False,
     )
@@ -157,8 +220,24 @@ def _axis(front: FrontView, index: int) -> str:
 
 
 def _hover(front: FrontView, trial: StoredTrial) -> str:
-    lines = [f"<b>{escape(trial_title(trial))}</b>"]
-    for name, estimate in front.objective_values(trial).items():
-        low, high = (("?" if end is None else f"{end:.4g}") for end in (estimate.low, estimate.high))
-        lines.append(f"{name} {estimate.value:.4g} ({low} to {high})")
+    """What a trial is, its objectives with their intervals, and what explains them."""
+    title = wrap(trial_title(trial, front.study), _HOVER_WIDTH)
+    lines = [f"<b>{escape(line)}</b>" for line in title]
+    if trial.measurement is not None:
+        objectives = [objective.metric for objective in front.goal.objectives]
+        for name in dict.fromkeys([*objectives, *_EXPLAIN]):
+            estimate = trial.measurement.metrics.get(name)
+            if estimate is not None:
+                lines.append(escape(_line(METRICS[name], estimate)))
     return "<br>".join(lines)
+
+
+def _line(metric: Metric, estimate: Estimate) -> str:
+    """`tpot p95: 31 ms (29 to 33)`."""
+    shown = metric.show(estimate)
+    name = metric.name.removesuffix("_s").replace("_", " ")
+    text = f"{name}: {shown.value:.4g}{_UNITS.get(metric.unit, f' {metric.shown_unit}')}"
+    if shown.low is None and shown.high is None:
+        return text
+    low, high = ("?" if end is None else f"{end:.4g}" for end in (shown.low, shown.high))
+    return f"{text} ({low} to {high})"

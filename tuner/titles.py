@@ -1,36 +1,159 @@
-"""Configs and trials in few words, for run names, tables and plots: `ngram · depth 3 · int8`."""
+"""Configs and trials in few words, for run names, tables and plots: `int8 · kv fp8 · ngram · depth 3`.
 
-from collections.abc import Mapping
+A choice that tells by itself stands alone. One that occurs under two parameters of the space, or that
+means nothing alone, comes after a short form of its parameter's name; what the space cannot vary is left
+out. The whole config, by path, is always beside the title: in MLflow as parameters, on disk in outcome.json.
+"""
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from search_spaces.faults import SpaceError
+from search_spaces.load import parse_space
+from search_spaces.parameters import Parameter, every
+from search_spaces.space import Space
 from search_spaces.values import Scalar
-from tuner.records import StoredTrial
+from tuner.records import StoredTrial, StudyFile
 
-_SAY_LITTLE = frozenset({"on", "off", "auto", "none", "default", "true", "false", "yes", "no"})
+_SAY_LITTLE = frozenset(
+    {"on", "off", "auto", "none", "default", "true", "false", "yes", "no"}
+    | {"full", "low", "medium", "high", "small", "large"}
+)
 """Choices that mean nothing without their parameter's name beside them."""
 
-
-def config_title(config: Mapping[str, Scalar]) -> str:
-    """The config's values in its own order: a telling choice alone, anything else after its name."""
-    return " · ".join(_value_title(path, value) for path, value in config.items()) or "no parameters"
-
-
-def trial_title(trial: StoredTrial) -> str:
-    """`trial 7 · ngram · depth 3`; the control says that it is one."""
-    if trial.is_control:
-        return f"trial {trial.number} · control (engine defaults)"
-    return f"trial {trial.number} · {config_title(trial.config or {})}"
+_FILLERS = frozenset(
+    {"cache", "dtype", "max", "min", "num", "size", "bytes", "enable", "enabled", "utilization"}
+)
+"""Words of a name that its value makes plain: `kv_cache_dtype` fp8 is `kv fp8`."""
 
 
-def _value_title(path: str, value: Scalar) -> str:
-    name = path.rsplit(".", 1)[-1]
+@dataclass(frozen=True, slots=True)
+class Titles:
+    """How the configs of one space are told apart in few words."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Short names by path, no two alike. A path that is not there is told by its last part."""
+    shared: frozenset[str] = frozenset()
+    """Choices that occur under more than one path, as `_words` has them."""
+    forced: frozenset[tuple[str, str]] = frozenset()
+    """Paths and values that are the only choice of their branch, so that they tell nothing beside it."""
+
+    @classmethod
+    def of(cls, parameters: Iterable[Parameter]) -> "Titles":
+        """The titles of a space's parameters, all of its tree."""
+        found = list(parameters)
+        paths = tuple(dict.fromkeys(parameter.path for parameter in found))
+        labels = {path: _label(path) for path in paths}
+        taken = Counter(labels.values())
+        under: defaultdict[str, set[str]] = defaultdict(set)
+        open_, forced = set[tuple[str, str]](), set[tuple[str, str]]()
+        for parameter in found:
+            pairs = [(parameter.path, _words(parameter.path, value)) for value in parameter.corners]
+            (forced if len(pairs) == 1 else open_).update(pairs)
+            for value, (path, words) in zip(parameter.corners, pairs, strict=True):
+                if isinstance(value, str):
+                    under[words].add(path)
+        return cls(
+            labels={
+                path: label if taken[label] == 1 else _spaced(path.replace(".", " "))
+                for path, label in labels.items()
+            },
+            shared=frozenset(words for words, where in under.items() if len(where) > 1),
+            forced=frozenset(forced - open_),
+        )
+
+    def config(self, config: Mapping[str, Scalar]) -> str:
+        """The config's values in its own order."""
+        told = [self._value(path, value) for path, value in config.items() if not self._forced(path, value)]
+        return " · ".join(told) or "the only config"
+
+    def _forced(self, path: str, value: Scalar) -> bool:
+        return (path, _words(path, value)) in self.forced
+
+    def _value(self, path: str, value: Scalar) -> str:
+        words = _words(path, value)
+        if isinstance(value, str) and words not in self.shared and _tells(words):
+            return words
+        return f"{self.labels.get(path) or _label(path)} {words}"
+
+
+def config_title(config: Mapping[str, Scalar], study: StudyFile) -> str:
+    """A config of the study's space in few words."""
+    return _titles(study.space_text).config(config)
+
+
+def trial_title(trial: StoredTrial, study: StudyFile) -> str:
+    """`trial 7 · ngram · depth 3`; the control says that it is one, a simulated trial that it is."""
+    number = f"trial {trial.number}" + simulated_mark(trial.ran.engine or study.engine)
+    what = "control (engine defaults)" if trial.is_control else config_title(trial.config or {}, study)
+    return f"{number} · {what}"
+
+
+def study_title(study: StudyFile) -> str:
+    """The study's name; a simulated one says that it is."""
+    return study.name + simulated_mark(study.engine)
+
+
+def simulated_mark(engine: str) -> str:
+    """What follows a name wherever it stands alone."""
+    return " (simulated)" if engine == "simulated" else ""
+
+
+def space_of(study: StudyFile) -> Space | None:
+    """The space that a study searches; None where this version of the tuner cannot read it."""
+    return _space(study.space_text)
+
+
+@lru_cache(maxsize=16)
+def _titles(space_text: str) -> Titles:
+    space = _space(space_text)
+    return Titles() if space is None else Titles.of(every(space.parameters))
+
+
+@lru_cache(maxsize=16)
+def _space(space_text: str) -> Space | None:
+    try:
+        return parse_space(space_text, "space.yaml")
+    except SpaceError:
+        return None
+
+
+def _tells(words: str) -> bool:
+    return words.lower() not in _SAY_LITTLE and not words[:1].isdigit()
+
+
+def _label(path: str) -> str:
+    """The last part of a path without its fillers, unless it is made of nothing else."""
+    name = path.rpartition(".")[2]
+    telling = "_".join(word for word in name.split("_") if word not in _FILLERS)
+    return _spaced(telling or name)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ").strip()
+
+
+def _words(path: str, value: Scalar) -> str:
     match value:
         case bool():
-            return f"{name} {'on' if value else 'off'}"
+            return "on" if value else "off"
         case None:
-            return f"{name} none"
+            return "none"
         case float():
-            return f"{name} {value:g}"
-        case str() if value.lower() not in _SAY_LITTLE and not value[:1].isdigit():
-            return value.rsplit("/", 1)[-1]
+            return f"{value:g}"
+        case int() if path.endswith("_bytes"):
+            return _binary(value)
+        case str():
+            return value.rstrip("/").rpartition("/")[2] or value
         case _:
-            return f"{name} {value}"
+            return str(value)
+
+
+def _binary(size: int) -> str:
+    """Bytes in the largest unit that divides them, as they were written: 67108864 is 64 MiB."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size and size % (1 << power) == 0:
+            return f"{size >> power} {unit}"
+    return f"{size} bytes"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cluster.order import Cause
 from tests.tuner import stories
-from tuner.front import front_json, read_view, view
+from tuner.front import front_json, offered_rps, read_view, speed, view
 from tuner.records import State, write_outcome, write_study
 
 
@@ -29,6 +29,8 @@ def test_the_front_is_read_from_disk_with_the_control_beside_it(tmp_path: Path) 
     assert shown["study"] == "tea"
     assert shown["engine"] == "simulated"
     assert [trial["number"] for trial in shown["front"]] == [1]
+    # 4 requests/s as recorded, played 1.5 times as fast
+    assert (shown["trace_digest"], shown["speed"], shown["offered_rps"]) == ("ab" * 32, 1.5, 6.0)
     (control,) = shown["control"]
     assert control["state"] == "measured"
     # 0.04 s inside, 40 ms where people read
@@ -52,3 +54,21 @@ def test_trials_on_the_front_whose_intervals_overlap_are_named_in_pairs() -> Non
     seen = view(stories.study_file(), trials)
     assert seen.numbers == (1, 2, 3)
     assert seen.alike == ((1, 2),)
+
+
+def test_the_best_first_is_by_the_first_objective_not_by_number() -> None:
+    trials = [
+        stories.stored(stories.measured(3.0, 0.02), 1),
+        stories.stored(stories.measured(6.0, 0.04), 2),
+        stories.stored(stories.measured(4.0, 0.03), 3),
+    ]
+    seen = view(stories.study_file(), trials)
+    assert [trial.number for trial in seen.best_first] == [2, 3, 1]
+
+
+def test_a_trace_without_a_rate_or_a_study_without_a_speed_offers_no_number() -> None:
+    study = stories.study_file()
+    at_once = dataclasses.replace(study, trace_figures={"requests": 2, "rate": None})
+    older = dataclasses.replace(study, options={})
+    assert (offered_rps(at_once), speed(at_once)) == (None, 1.5)
+    assert (offered_rps(older), speed(older)) == (None, None)

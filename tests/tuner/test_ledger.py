@@ -73,7 +73,9 @@ def test_a_measured_trial_is_a_run_nested_in_its_studys_run(desk: Desk) -> None:
     assert desk.sync()
     run, study = desk.trial_run(7), desk.study_run()
     assert run.data.tags["mlflow.parentRunId"] == study.info.run_id
-    assert (run.info.run_name, study.info.run_name) == ("trial 7 · ngram · depth 3 · max_num_seqs 16", "tea")
+    # The simulated engine's numbers are marked where a name stands alone.
+    assert run.info.run_name == "trial 7 (simulated) · ngram · depth 3 · seqs 16"
+    assert study.info.run_name == "tea (simulated)"
     assert run.info.status == "FINISHED"
     assert run.info.end_time - run.info.start_time == 30_000
     assert run.data.params["speculation.depth"] == "3"
@@ -106,6 +108,12 @@ def test_a_measured_trial_is_a_run_nested_in_its_studys_run(desk: Desk) -> None:
     }
 
 
+def test_mlflow_opens_the_experiment_on_its_runs_not_on_traces_of_calls(desk: Desk) -> None:
+    desk.sync()
+    experiment = desk.client.get_experiment(desk.study_run().info.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
 def test_a_failed_trial_is_a_failed_run_with_its_cause_and_no_metric_of_the_replay(desk: Desk) -> None:
     desk.store(1, stories.failed(Cause.OUT_OF_MEMORY, "no KV blocks left"))
     desk.sync()
@@ -127,6 +135,10 @@ def test_the_studys_run_holds_the_front_the_space_and_the_trace(desk: Desk) -> N
     assert [trial["number"] for trial in json.loads(Path(path).read_text())["front"]] == [1]
     assert run.data.params["trace.digest"] == "ab" * 32
     assert run.data.params["slo.ttft_s"] == "0.5"
+    # 4 requests/s as recorded, played 1.5 times as fast
+    assert (run.data.params["speed"], run.data.params["offered_rps"]) == ("1.5", "6")
+    trial = desk.trial_run(1).data.params
+    assert (trial["workload.speed"], trial["workload.offered_rps"]) == ("1.5", "6")
     assert run.data.metrics["trials_measured"] == 2.0
     note = run.data.tags["mlflow.note.content"]
     assert "| 1 | 2 (1.5 to 2.5) | 30 (27 to ?) |" in note

@@ -1,6 +1,8 @@
 import dataclasses
 import re
 
+import pytest
+
 from objectives.measurement import Estimate
 from tests.tuner import stories
 from tuner.front import FrontView, view
@@ -74,3 +76,29 @@ def test_the_page_needs_no_network_and_says_that_it_is_simulated() -> None:
 def test_names_cannot_break_out_of_the_page() -> None:
     study = dataclasses.replace(stories.study_file(), name="<img src=x>")
     assert "<img src=x>" not in front_figure(view(study, _trials())).layout.title.text
+
+
+def test_the_picture_says_on_what_load_and_how_many_trials_it_leaves_out() -> None:
+    subtitle = front_figure(_front("goodput", "tpot_p95")).layout.title.subtitle.text
+    # 4 requests/s as recorded, played 1.5 times as fast; trial 4 of the five failed
+    assert subtitle == (
+        "speed 1.5 · 6 requests/s offered · bars: 95 % intervals · 1 of 5 trials gave no numbers"
+    )
+
+
+def test_points_are_numbered_and_hovering_tells_the_config_its_intervals_and_what_explains_them() -> None:
+    more = {"batch_occupancy": Estimate(value=0.5)}
+    trials = [stories.stored(stories.measured(2.0, 0.03, more), 1)]
+    (front,) = (t for t in front_figure(view(stories.study_file(), trials)).data if t.name == "front")
+    assert list(front.text) == ["1"]
+    assert front.hovertext[0] == (
+        "<b>trial 1 (simulated) · ngram · depth 3 · seqs 16</b>"
+        "<br>goodput rps: 2 requests/s (1.5 to 2.5)<br>tpot p95: 30 ms (27 to ?)<br>batch occupancy: 0.5"
+    )
+
+
+@pytest.mark.parametrize("objectives", [("goodput",), ("goodput", "tpot_p95")])
+def test_kinds_of_trial_differ_in_shape_and_not_in_colour_alone(objectives: tuple[str, ...]) -> None:
+    points = [trace for trace in front_figure(_front(*objectives)).data if trace.name != "border"]
+    assert len(points) == 3
+    assert len({trace.marker.symbol for trace in points}) == 3

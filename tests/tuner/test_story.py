@@ -1,14 +1,25 @@
 import dataclasses
 
-from cluster.order import Cause
+from cluster.order import Cause, Outcome
+from search_spaces.load import load_space
 from tests.tuner import stories
+from tuner.entries import TAG_LENGTH
 from tuner.front import view
-from tuner.records import StudyFile
+from tuner.records import State, StudyFile
 from tuner.story import ROWS, story
+
+SPACE = """
+name: small
+model: some/model
+parameters:
+  speculation: {choices: {off: {}, ngram: {parameters: {depth: {int: [1, 4]}}}}}
+  max_num_seqs: {int: [4, 64]}
+  block_size: {choices: [16]}
+"""
 
 
 def _study(engine: str = "vllm") -> StudyFile:
-    return dataclasses.replace(stories.study_file(), engine=engine)
+    return dataclasses.replace(stories.study_file(), engine=engine, space_text=SPACE)
 
 
 def test_a_study_is_told_with_its_front_control_failures_and_next_commands() -> None:
@@ -16,18 +27,50 @@ def test_a_study_is_told_with_its_front_control_failures_and_next_commands() -> 
         stories.stored(stories.measured(1.0, 0.05), 0),
         stories.stored(stories.measured(2.0, 0.03), 1),
         stories.stored(stories.failed(Cause.OUT_OF_MEMORY, "needs 3 | has 2\nGiB"), 2),
+        stories.stored(stories.failed(Cause.OUT_OF_MEMORY, "needs 4"), 3),
     ]
     told = story(view(_study(), trials), runs="elsewhere")
-    assert "3 trials finished: 2 measured, 1 failed" in told
-    assert "| 1 | 2 (1.5 to 2.5) | 30 (27 to ?) | ngram · depth 3 · max_num_seqs 16 |" in told
+    assert told.startswith(
+        "Trials finished: 4 (2 measured, 2 failed). "
+        "Best by goodput: trial 1, 2 (1.5 to 2.5) requests/s, the control 1 (0.5 to 1.5).\n"
+    )
+    assert "| 1 | 2 (1.5 to 2.5) | 30 (27 to ?) | ngram · depth 3 · seqs 16 |" in told
     assert "| 0 | 1 (0.5 to 1.5) | 50 (45 to ?) | the engine's defaults |" in told
-    assert "| out of memory | 1 | trial 2: needs 3 \\| has 2 GiB |" in told
+    assert "| out of memory | 2, 3 | trial 2, ngram · depth 3 · seqs 16: needs 3 \\| has 2 GiB |" in told
     assert "    tuner export tea --trial 1 --to vllm --out deploy/ --runs elsewhere" in told
+
+
+def test_it_begins_with_what_was_searched_for_what_and_on_what_load() -> None:
+    told = story(view(_study(), []))
+    assert "space `small` of some/model over `speculation`, `speculation.depth`, `max_num_seqs`, for" in told
+    assert "goodput (up) and tpot_p95 (down), sampler tpe, seed 11" in told
+    assert "TTFT at most 500 ms for 95% of requests" in told
+    # 4 requests/s as recorded, played 1.5 times as fast
+    assert (
+        "trace traces/small.jsonl (abababababab), 2 requests, recorded at 4 requests/s, "
+        "played at speed 1.5, so 6 requests/s offered." in told
+    )
 
 
 def test_simulated_numbers_are_marked_and_not_offered_for_export() -> None:
     told = story(view(_study("simulated"), [stories.stored(stories.measured(), 1)]))
-    assert "SIMULATED" in told
+    assert told.startswith("**SIMULATED, not measured.** Trials finished: 1")
+    assert "tuner export" not in told
+    assert "without `--engine simulated`" in told
+
+
+def test_the_trial_to_export_is_the_best_by_the_first_objective() -> None:
+    trials = [stories.stored(stories.measured(n, 0.01 * n), n) for n in (1, 2, 3)]
+    assert "--trial 3 " in story(view(_study(), trials))
+
+
+def test_where_the_defaults_are_best_nothing_is_offered_for_export() -> None:
+    trials = [
+        stories.stored(stories.measured(3.0, 0.05), 0),
+        stories.stored(stories.measured(2.0, 0.03), 1),
+    ]
+    told = story(view(_study(), trials))
+    assert "No trial beat the engine's defaults on goodput" in told
     assert "tuner export" not in told
 
 
@@ -37,6 +80,31 @@ def test_a_study_that_has_measured_nothing_says_so() -> None:
     assert "Not measured yet." in told
 
 
+def test_a_trial_without_a_score_is_told_with_its_reason() -> None:
+    trial = dataclasses.replace(
+        stories.stored(stories.measured(), 1), state=State.UNSCORED, reason="tpot_p95 is missing"
+    )
+    assert "| no score | 1 | trial 1, ngram · depth 3 · seqs 16: tpot_p95 is missing |" in story(
+        view(_study(), [trial])
+    )
+
+
 def test_a_long_front_is_cut_with_the_number_of_the_rest() -> None:
     trials = [stories.stored(stories.measured(1.0 + n, 0.01 * (1 + n)), n) for n in range(1, ROWS + 6)]
     assert "… and 5 more." in story(view(_study(), trials))
+
+
+def test_a_note_with_full_tables_fits_the_tag_that_keeps_it() -> None:
+    space = load_space("spaces/8b.yaml")
+    config = max(space.covering(), key=lambda config: len(config.values)).values
+    outcomes: list[Outcome] = [
+        stories.measured(1.0, 0.05),
+        *(stories.measured(1.0 + n / 7, 0.01 * (1 + n / 7)) for n in range(1, 30)),
+        *(stories.failed(cause, f"{cause} for a reason " * 20) for cause in list(Cause)[:4]),
+    ]
+    trials = [
+        dataclasses.replace(stories.stored(outcome, number), config=config)
+        for number, outcome in enumerate(outcomes)
+    ]
+    study = dataclasses.replace(_study(), space_text=space.text)
+    assert len(story(view(study, trials))) <= TAG_LENGTH

@@ -54,7 +54,12 @@ def test_smollm2_runs_without_a_gpu_and_keeps_the_controls_pool_small() -> None:
     space = load_space("spaces/smollm2-135m.yaml")
     control = render_control(space)
     assert control.gpus == 0
-    assert control.arguments == {"max_model_len": 2048, "dtype": "bfloat16", "kv_cache_memory_bytes": 2**30}
+    assert control.arguments == {
+        "max_model_len": 2048,
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": 2**30,
+    }
     quantisation = next(p for p in space.parameters if p.path == "quantisation")
     assert isinstance(quantisation, Categorical)
     assert quantisation.values == ("full", "int8", "fp8")

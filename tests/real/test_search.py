@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -221,7 +222,9 @@ def test_an_exported_config_starts_as_it_stands_and_serves(study: Study, killed:
     deploy = study.folder / "deploy"
     wanted = yaml.safe_load((deploy / "config.yaml").read_text())
     # `vllm serve` is broken in the CPU build; the module below reads --config with the same parser.
-    port = "8931"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
     words = ["-m", "vllm.entrypoints.openai.api_server", "--config", "config.yaml", "--port", port]
     shell = f'set -a; . ./vllm.env; set +a; exec "{sys.executable}" {" ".join(words)} --host 127.0.0.1'
     with (

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from cluster.dispatch.reaper import reap, start_reaper
 from cluster.node.processes import is_running, process
@@ -55,6 +56,24 @@ def test_a_pid_used_again_by_another_process_is_left_alone() -> None:
     finally:
         child.kill()
         child.wait()
+
+
+def test_what_the_driver_had_started_before_is_left_alone() -> None:
+    older = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        time.sleep(0.05)  # start times are counted in hundredths of a second
+        start_reaper().communicate(timeout=15)  # would wait for it, then kill it
+        assert older.poll() is None
+    finally:
+        older.kill()
+        older.wait()
+
+
+def test_the_folder_goes_with_the_driver(tmp_path: Path) -> None:
+    folder = tmp_path / "ray"
+    (folder / "session").mkdir(parents=True)
+    start_reaper(folder).communicate(timeout=30)
+    assert not folder.exists()
 
 
 def test_the_watch_ends_with_a_driver_that_has_nothing_left() -> None:

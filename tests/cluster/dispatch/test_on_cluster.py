@@ -1,0 +1,160 @@
+"""A real cluster, a head and a smaller node, asked by drivers that are processes of their own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.dispatch.on_ray import OnRay
+from cluster.node.processes import descendants, is_running, process
+from tests.cluster.dispatch.scripted import Scripted, order
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+_ROOT = Path(__file__).resolve().parents[3]
+_LEAST_STORE = str(80 * 2**20)
+"""Ray's smallest object store, bytes."""
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    address: str
+    client: str
+    """For Ray Client."""
+    token: dict[str, str]
+    """Environment of a driver that has the cluster's token."""
+    no_token: dict[str, str]
+    latest: Path
+    """Where Ray notes which cluster was started last."""
+
+    def drive(self, address: str, *words: str, token: bool = True) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.cluster.dispatch.driver", address, *words],
+            cwd=_ROOT,
+            env=self.token if token else self.no_token,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return said
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        return [
+            held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)
+        ]
+
+
+@contextmanager
+def _node(environment: dict[str, str], log: Path, *words: str) -> Iterator[None]:
+    """`ray start` in the foreground; all that it started is gone afterwards."""
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
+        started = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while "block forever" not in log.read_text():
+            assert started.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield
+    finally:
+        ours = {(one.pid, one.started) for one in descendants(started.pid)}
+        started.send_signal(signal.SIGTERM)
+        started.wait(30)
+        deadline = time.monotonic() + 10
+        while (left := {one for one in ours if is_running(*one)}) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid, _ in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left, f"left by Ray itself: {[process(pid) for pid, _ in left]}"
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Cluster]:
+    here = tmp_path_factory.mktemp("ray")
+    (here / "token").write_text("0" * 32)
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    plain |= {"HOME": str(here), "RAY_USAGE_STATS_ENABLED": "0"}
+    known = plain | {"RAY_AUTH_TOKEN_PATH": str(here / "token")}
+    node = known | {"RAY_AUTH_MODE": "token"}
+    port, client = _free_ports(2)
+    address = f"127.0.0.1:{port}"
+    shared = ("--node-ip-address=127.0.0.1", f"--object-store-memory={_LEAST_STORE}", "--num-gpus=0")
+    # pytest's folders are too long: a socket's path holds 107 bytes.
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-")))
+        first = ("--head", f"--port={port}", f"--ray-client-server-port={client}", f"--temp-dir={folder}")
+        quiet = ("--include-dashboard=false", "--dashboard-agent-listen-port=0")
+        stack.enter_context(_node(node, here / "head.log", *first, "--num-cpus=2", *shared, *quiet))
+        second = (f"--address={address}", "--num-cpus=1", "--dashboard-agent-listen-port=0")
+        stack.enter_context(_node(node, here / "node.log", *second, *shared))
+        yield _Cluster(address, f"ray://127.0.0.1:{client}", known, plain, folder / "ray_current_cluster")
+
+
+def test_orders_run_on_a_cluster_and_one_whose_worker_is_killed_is_a_lost_node(head: _Cluster) -> None:
+    said = head.drive(head.address, "scripted", "serve", "refuse", "die")
+    served, refused, died = said["outcomes"]
+    assert served == ["measured", ""]
+    assert refused == ["unsupported", "no such scheme"]
+    assert died[0] == "lost node"
+    assert (said["nodes"], said["cpus"]) == (2, 3)
+    # Three CPUs, one a trial; no node has three for one.
+    assert (said["capacity"], said["too large"]) == (3, 0)
+
+
+def test_vllm_on_cpus_has_a_node_to_itself_however_many_cpus_the_node_has(head: _Cluster) -> None:
+    said = head.drive(head.address, "vllm", *["say where and when"] * 4)
+    assert (said["capacity"], said["too large"]) == (2, 0)
+    stays: dict[str, list[tuple[float, float]]] = {}
+    for cause, reason in said["outcomes"]:
+        assert cause == "unsupported"
+        node, began, ended = reason.split()
+        stays.setdefault(node, []).append((float(began), float(ended)))
+    assert sorted(len(there) for there in stays.values()) == [2, 2]
+    for there in stays.values():
+        assert all(before[1] <= after[0] for before, after in pairwise(sorted(there)))
+
+
+def test_ray_client_takes_orders_too(head: _Cluster) -> None:
+    said = head.drive(head.client, "simulated", "serve")
+    assert said["outcomes"] == [["measured", ""]]
+
+
+def test_without_the_clusters_token_the_one_line_says_where_to_put_it(head: _Cluster) -> None:
+    error = head.drive(head.address, "scripted", "serve", token=False)["error"]
+    assert "RAY_AUTH_TOKEN" in error
+    assert "\n" not in error
+
+
+def test_a_ray_of_our_own_neither_joins_nor_disturbs_the_one_that_runs(
+    head: _Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", head.address)
+    noted = head.latest.read_text()
+    with OnRay(Scripted()) as dispatch:
+        assert dispatch.inventory.nodes == 1
+        dispatch.submit(order(0))
+        assert dispatch.next(60) is not None
+    assert head.latest.read_text() == noted
+    assert head.drive(head.address, "scripted")["nodes"] == 2

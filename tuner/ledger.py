@@ -50,9 +50,6 @@ _MANNERS = {
 }
 """Set where the user has not."""
 
-_RUNS_PAGES = {"mlflow.experimentKind": "custom_model_development"}
-"""Of an experiment: MLflow opens it on its runs, not on the traces of a language model's calls."""
-
 _CHATTY = ("alembic", "mlflow.store.db.utils", "mlflow.tracking", "mlflow.utils")
 
 
@@ -170,9 +167,7 @@ class Ledger:
         found = client.get_experiment_by_name(name)
         if found is None:
             try:
-                made: str = client.create_experiment(
-                    name, artifact_location=self._artifact_location(name), tags=_RUNS_PAGES
-                )
+                made: str = client.create_experiment(name, artifact_location=self._artifact_location(name))
             except MlflowException:
                 found = client.get_experiment_by_name(name)  # another study made it just now
                 if found is None:

@@ -18,7 +18,7 @@ from tuner.front import FrontView, offered_rps, speed
 from tuner.records import State, StoredTrial
 from tuner.titles import trial_title
 
-_BLUE = "#0072b2"
+_BLUE, _VERMILION = "#0072b2", "#d55e00"
 _EXPLAIN = (
     "slo_attainment",
     "ttft_p95_s",
@@ -33,16 +33,20 @@ _HOVER_WIDTH = 60
 """Characters of a line, so that a long config stays on the screen."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
     """Trials drawn alike."""
 
     name: str
     colour: str
+    bars: str
+    """Colour of the error bars."""
     symbol: str
     trials: tuple[StoredTrial, ...]
-    best: bool
+    best: bool = False
     """On the front."""
+    labelled: bool = True
+    """Whether a word stands beside each: a crowd of dominated trials would cover what matters."""
 
 
 def front_html(front: FrontView) -> str:
@@ -72,7 +76,7 @@ def front_figure(front: FrontView) -> go.Figure:
     figure.update_layout(
         title={"text": _title(front), "subtitle": {"text": _subtitle(front)}},
         template="plotly_white",
-        font={"size": 14},
+        font={"size": 14 if count <= 2 else 11},
         hovermode="closest",
         hoverlabel={"align": "left"},
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 1.0, "xanchor": "right"},
@@ -107,14 +111,22 @@ def _groups(front: FrontView) -> tuple[_Group, ...]:
     rest = tuple(trial for trial in scored if trial.number not in front.numbers and not trial.is_control)
     control_best = any(trial.number in front.numbers for trial in control)
     groups = (
-        _Group("dominated", "#6b7280", "circle-open", rest, False),
-        _Group("front", _BLUE, "circle", best, True),
         _Group(
-            "control, on the front" if control_best else "control",
-            "#d55e00",
-            "diamond",
-            control,
-            control_best,
+            name="dominated",
+            colour="#6b7280",
+            bars="#c4c8ce",
+            symbol="circle-open",
+            trials=rest,
+            labelled=False,
+        ),
+        _Group(name="front", colour=_BLUE, bars=_BLUE, symbol="circle", trials=best, best=True),
+        _Group(
+            name="control, on the front" if control_best else "control",
+            colour=_VERMILION,
+            bars=_VERMILION,
+            symbol="diamond",
+            trials=control,
+            best=control_best,
         ),
     )
     return tuple(group for group in groups if group.trials)
@@ -131,20 +143,20 @@ def _points(front: FrontView, group: _Group) -> go.Scatter:
     place: dict[str, object] = {"x": [trial.number for trial in group.trials]}
     if last == 1:
         x = _values(front, group.trials, 0)
-        place = {"x": [estimate.value for estimate in x], "error_x": _bars(x)}
+        place = {"x": [estimate.value for estimate in x], "error_x": _bars(x, group.bars)}
     return go.Scatter(
-        mode="markers+text",
+        mode="markers+text" if group.labelled else "markers",
         name=group.name,
         y=[estimate.value for estimate in y],
-        error_y=_bars(y),
+        error_y=_bars(y, group.bars),
         marker={
             "color": group.colour,
             "symbol": group.symbol,
             "size": 11,
             "line": {"width": 2, "color": group.colour},
         },
-        text=[str(trial.number) for trial in group.trials],
-        textposition=_side(front, better=group.best),
+        text=["control" if trial.is_control else str(trial.number) for trial in group.trials],
+        textposition=_sides(front, group),
         textfont={"color": group.colour},
         hovertext=[_hover(front, trial) for trial in group.trials],
         hoverinfo="text",
@@ -152,19 +164,31 @@ def _points(front: FrontView, group: _Group) -> go.Scatter:
     )
 
 
-def _side(front: FrontView, *, better: bool) -> str:
-    """Where a point's number stands: clear of the staircase, which runs on the worse side of the front."""
-    *first, last = [(objective.direction == "maximise") == better for objective in front.goal.objectives]
-    return f"{'top' if last else 'bottom'} {'right' if all(first) else 'left'}"
+def _sides(front: FrontView, group: _Group) -> list[str]:
+    """Where each point's label stands: along the front in turn on its better and on its worse side, clear
+    of the border between, so that neighbours do not cover each other. What is not on the front has its
+    label on the worse side."""
+    *first, last = [objective.direction == "maximise" for objective in front.goal.objectives]
+    right, top = all(first), last
+    sides = (_corner(right=right, top=top), _corner(right=not right, top=not top))
+    name = front.goal.names[0]
+    ordered = sorted(group.trials, key=lambda trial: front.objective_values(trial)[name].value)
+    turn = {trial.number: place % 2 for place, trial in enumerate(ordered)}
+    return [sides[turn[trial.number] if group.best else 1] for trial in group.trials]
 
 
-def _bars(estimates: Sequence[Estimate]) -> dict[str, object]:
+def _corner(*, right: bool, top: bool) -> str:
+    return f"{'top' if top else 'bottom'} {'right' if right else 'left'}"
+
+
+def _bars(estimates: Sequence[Estimate], colour: str) -> dict[str, object]:
     """Error bars down to `low` and up to `high`; none on the side that has no end."""
     return {
         "type": "data",
         "symmetric": False,
         "array": [0.0 if e.high is None else max(e.high - e.value, 0.0) for e in estimates],
         "arrayminus": [0.0 if e.low is None else max(e.value - e.low, 0.0) for e in estimates],
+        "color": colour,
         "thickness": 1.2,
         "width": 4,
     }
@@ -201,7 +225,11 @@ def _matrix(front: FrontView) -> go.Figure:
             go.Splom(
                 name=group.name,
                 dimensions=[
-                    {"label": _axis(front, index), "values": column} for index, column in enumerate(columns)
+                    {
+                        "label": _axis(front, index).replace(" (", "<br>(", 1).replace(", ", ",<br>", 1),
+                        "values": column,
+                    }
+                    for index, column in enumerate(columns)
                 ],
                 marker={"color": group.colour, "symbol": group.symbol, "size": 8},
                 text=[_hover(front, trial) for trial in group.trials],
@@ -214,9 +242,8 @@ def _matrix(front: FrontView) -> go.Figure:
 
 def _axis(front: FrontView, index: int) -> str:
     objective = front.goal.objectives[index]
-    metric = METRICS[objective.metric]
     better = "more is better" if objective.direction == "maximise" else "less is better"
-    return f"{objective.name} ({metric.shown_unit}, {better})"
+    return f"{objective.name} ({METRICS[objective.metric].shown_unit}, {better})"
 
 
 def _hover(front: FrontView, trial: StoredTrial) -> str:

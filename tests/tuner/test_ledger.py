@@ -108,12 +108,6 @@ def test_a_measured_trial_is_a_run_nested_in_its_studys_run(desk: Desk) -> None:
     }
 
 
-def test_mlflow_opens_the_experiment_on_its_runs_not_on_traces_of_calls(desk: Desk) -> None:
-    desk.sync()
-    experiment = desk.client.get_experiment(desk.study_run().info.experiment_id)
-    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
-
-
 def test_a_failed_trial_is_a_failed_run_with_its_cause_and_no_metric_of_the_replay(desk: Desk) -> None:
     desk.store(1, stories.failed(Cause.OUT_OF_MEMORY, "no KV blocks left"))
     desk.sync()

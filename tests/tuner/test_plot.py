@@ -102,3 +102,11 @@ def test_kinds_of_trial_differ_in_shape_and_not_in_colour_alone(objectives: tupl
     points = [trace for trace in front_figure(_front(*objectives)).data if trace.name != "border"]
     assert len(points) == 3
     assert len({trace.marker.symbol for trace in points}) == 3
+
+
+def test_labels_stand_beside_the_border_on_its_two_sides_in_turn() -> None:
+    figure = front_figure(_front("goodput", "tpot_p95"))
+    sides = {trace.name: trace.textposition for trace in figure.data if trace.name != "border"}
+    # More goodput is to the right and less TPOT is down, so the better side is the lower right.
+    assert list(sides["front"]) == ["bottom right", "top left"]
+    assert list(sides["control"]) == ["top left"]

@@ -18,6 +18,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 
 import ray
+import ray._private.worker
 import ray.exceptions
 from ray._raylet import Config  # type: ignore[attr-defined]  # its stub is not whole
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -104,6 +105,8 @@ class OnRay:
         self._reaper: subprocess.Popen[bytes] | None = None
         # It says at every start that tokens are on, which is as it should be.
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+        # Of a worker that died it tells standard output, where --json goes, whatever log_to_driver says.
+        ray._private.worker._worker_logs_enabled = False
         self._open = True
         try:
             if address is None:

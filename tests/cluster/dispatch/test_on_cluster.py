@@ -43,6 +43,14 @@ class _Cluster:
     latest: Path
     """Where Ray notes which cluster was started last."""
 
+    heads: tuple[int, ...]
+    """Process ids of what started the nodes."""
+
+    def running(self) -> set[tuple[int, int]]:
+        """Ray's own daemons by id and start time; workers come and go."""
+        below = (one for pid in self.heads for one in descendants(pid) if one.parent == pid)
+        return {(one.pid, one.started) for one in below if is_running(one.pid, one.started)}
+
     def drive(self, address: str, *words: str, token: bool = True) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-m", "tests.cluster.dispatch.driver", address, *words],
@@ -54,7 +62,7 @@ class _Cluster:
         )
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
-        said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        said: dict[str, Any] = json.loads(done.stdout)  # and nothing else there
         return said
 
 
@@ -66,8 +74,8 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def _node(environment: dict[str, str], log: Path, *words: str) -> Iterator[None]:
-    """`ray start` in the foreground; all that it started is gone afterwards."""
+def _node(environment: dict[str, str], log: Path, *words: str) -> Iterator[int]:
+    """`ray start` in the foreground, its process id; all that it started is gone afterwards."""
     with log.open("wb") as out:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
         started = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
@@ -77,7 +85,7 @@ def _node(environment: dict[str, str], log: Path, *words: str) -> Iterator[None]
             assert started.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
-        yield
+        yield started.pid
     finally:
         ours = {(one.pid, one.started) for one in descendants(started.pid)}
         started.send_signal(signal.SIGTERM)
@@ -106,28 +114,39 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Cluster]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-")))
         first = ("--head", f"--port={port}", f"--ray-client-server-port={client}", f"--temp-dir={folder}")
         quiet = ("--include-dashboard=false", "--dashboard-agent-listen-port=0")
-        stack.enter_context(_node(node, here / "head.log", *first, "--num-cpus=2", *shared, *quiet))
+        one = stack.enter_context(_node(node, here / "head.log", *first, "--num-cpus=2", *shared, *quiet))
         second = (f"--address={address}", "--num-cpus=1", "--dashboard-agent-listen-port=0")
-        stack.enter_context(_node(node, here / "node.log", *second, *shared))
-        yield _Cluster(address, f"ray://127.0.0.1:{client}", known, plain, folder / "ray_current_cluster")
+        two = stack.enter_context(_node(node, here / "node.log", *second, *shared))
+        yield _Cluster(
+            address, f"ray://127.0.0.1:{client}", known, plain, folder / "ray_current_cluster", (one, two)
+        )
 
 
-def test_orders_run_on_a_cluster_and_one_whose_worker_is_killed_is_a_lost_node(head: _Cluster) -> None:
-    said = head.drive(head.address, "scripted", "serve", "refuse", "die")
-    served, refused, died = said["outcomes"]
+def test_a_ray_of_our_own_neither_joins_nor_disturbs_the_one_that_runs(
+    head: _Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", head.address)
+    noted, running = head.latest.read_text(), head.running()
+    with OnRay(Scripted()) as dispatch:
+        assert dispatch.inventory.nodes == 1
+        dispatch.submit(order(0))
+        assert dispatch.next(60) is not None
+    assert head.latest.read_text() == noted
+    assert running
+    assert all(is_running(*one) for one in running)
+
+
+def test_vllm_on_cpus_has_a_node_to_itself_and_a_killed_worker_is_a_lost_node(head: _Cluster) -> None:
+    said = head.drive(head.address, "vllm", "serve", "refuse", "die", *["say where and when"] * 4)
+    served, refused, died, *told = said["outcomes"]
     assert served == ["measured", ""]
     assert refused == ["unsupported", "no such scheme"]
     assert died[0] == "lost node"
+    # Nodes of two CPUs and of one: a trial each, however many the node has, and none with three.
     assert (said["nodes"], said["cpus"]) == (2, 3)
-    # Three CPUs, one a trial; no node has three for one.
-    assert (said["capacity"], said["too large"]) == (3, 0)
-
-
-def test_vllm_on_cpus_has_a_node_to_itself_however_many_cpus_the_node_has(head: _Cluster) -> None:
-    said = head.drive(head.address, "vllm", *["say where and when"] * 4)
     assert (said["capacity"], said["too large"]) == (2, 0)
     stays: dict[str, list[tuple[float, float]]] = {}
-    for cause, reason in said["outcomes"]:
+    for cause, reason in told:
         assert cause == "unsupported"
         node, began, ended = reason.split()
         stays.setdefault(node, []).append((float(began), float(ended)))
@@ -136,25 +155,13 @@ def test_vllm_on_cpus_has_a_node_to_itself_however_many_cpus_the_node_has(head: 
         assert all(before[1] <= after[0] for before, after in pairwise(sorted(there)))
 
 
-def test_ray_client_takes_orders_too(head: _Cluster) -> None:
+def test_ray_client_takes_orders_too_and_simulated_trials_take_a_cpu_each(head: _Cluster) -> None:
     said = head.drive(head.client, "simulated", "serve")
     assert said["outcomes"] == [["measured", ""]]
+    assert (said["capacity"], said["too large"]) == (3, 0)
 
 
 def test_without_the_clusters_token_the_one_line_says_where_to_put_it(head: _Cluster) -> None:
     error = head.drive(head.address, "scripted", "serve", token=False)["error"]
     assert "RAY_AUTH_TOKEN" in error
     assert "\n" not in error
-
-
-def test_a_ray_of_our_own_neither_joins_nor_disturbs_the_one_that_runs(
-    head: _Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", head.address)
-    noted = head.latest.read_text()
-    with OnRay(Scripted()) as dispatch:
-        assert dispatch.inventory.nodes == 1
-        dispatch.submit(order(0))
-        assert dispatch.next(60) is not None
-    assert head.latest.read_text() == noted
-    assert head.drive(head.address, "scripted")["nodes"] == 2

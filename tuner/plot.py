@@ -16,7 +16,7 @@ from objectives.measurement import Estimate
 from objectives.metrics import METRICS, Metric
 from tuner.front import FrontView, offered_rps, speed
 from tuner.records import State, StoredTrial
-from tuner.titles import trial_title
+from tuner.titles import interval, trial_title
 
 _BLUE, _VERMILION = "#0072b2", "#d55e00"
 _EXPLAIN = (
@@ -28,7 +28,8 @@ _EXPLAIN = (
     "prefix_hit_rate",
 )
 """What hovering over a trial tells beside its objectives."""
-_UNITS = {"share": "", "count": ""}
+_UNITS = {"share": "", "count": "", "tokens": ""}
+"""Where a metric's name says it already."""
 _HOVER_WIDTH = 60
 """Characters of a line, so that a long config stays on the screen."""
 
@@ -260,11 +261,7 @@ def _hover(front: FrontView, trial: StoredTrial) -> str:
 
 
 def _line(metric: Metric, estimate: Estimate) -> str:
-    """`tpot p95: 31 ms (29 to 33)`."""
-    shown = metric.show(estimate)
-    name = metric.name.removesuffix("_s").replace("_", " ")
-    text = f"{name}: {shown.value:.4g}{_UNITS.get(metric.unit, f' {metric.shown_unit}')}"
-    if shown.low is None and shown.high is None:
-        return text
-    low, high = ("?" if end is None else f"{end:.4g}" for end in (shown.low, shown.high))
-    return f"{text} ({low} to {high})"
+    """`tpot p95: 31 (29 to 33) ms`."""
+    name = metric.name.removesuffix("_s").removesuffix("_rps").replace("_", " ")
+    unit = _UNITS.get(metric.unit, f" {metric.shown_unit}")
+    return f"{name}: {interval(metric.show(estimate))}{unit}"

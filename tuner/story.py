@@ -8,7 +8,7 @@ from objectives.metrics import METRICS
 from search_spaces.parameters import every
 from tuner.front import FrontView, offered_rps, speed
 from tuner.records import State, StoredTrial
-from tuner.titles import config_title, space_of
+from tuner.titles import config_title, interval, space_of
 
 ROWS = 12
 """Of any table: with all of its tables full, a note still fits one tag. front.json has every trial."""
@@ -180,12 +180,7 @@ def _config(view: FrontView, trial: StoredTrial) -> str:
 
 
 def _interval(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "–"
-    if estimate.low is None and estimate.high is None:
-        return f"{estimate.value:.4g}"
-    low, high = ("?" if end is None else f"{end:.4g}" for end in (estimate.low, estimate.high))
-    return f"{estimate.value:.4g} ({low} to {high})"
+    return "–" if estimate is None else interval(estimate)
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

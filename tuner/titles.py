@@ -1,4 +1,4 @@
-"""Configs and trials in few words, for run names, tables and plots: `int8 · kv fp8 · ngram · depth 3`.
+"""Studies, configs and numbers in few words, for run names, tables and plots: `int8 · kv fp8 · depth 3`.
 
 A choice that tells by itself stands alone. One that occurs under two parameters of the space, or that
 means nothing alone, comes after a short form of its parameter's name; what the space cannot vary is left
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from objectives.measurement import Estimate
 from search_spaces.faults import SpaceError
 from search_spaces.load import parse_space
 from search_spaces.parameters import Parameter, every
@@ -86,19 +87,27 @@ def config_title(config: Mapping[str, Scalar], study: StudyFile) -> str:
 
 def trial_title(trial: StoredTrial, study: StudyFile) -> str:
     """`trial 7 · ngram · depth 3`; the control says that it is one, a simulated trial that it is."""
-    number = f"trial {trial.number}" + simulated_mark(trial.ran.engine or study.engine)
+    simulated = " (simulated)" if (trial.ran.engine or study.engine) == "simulated" else ""
     what = "control (engine defaults)" if trial.is_control else config_title(trial.config or {}, study)
-    return f"{number} · {what}"
+    return f"trial {trial.number}{simulated} · {what}"
 
 
 def study_title(study: StudyFile) -> str:
-    """The study's name; a simulated one says that it is."""
-    return study.name + simulated_mark(study.engine)
+    """The study's name. A simulated one says so first: lists cut names short."""
+    return f"simulated · {study.name}" if study.engine == "simulated" else study.name
 
 
-def simulated_mark(engine: str) -> str:
-    """What follows a name wherever it stands alone."""
-    return " (simulated)" if engine == "simulated" else ""
+def number(value: float) -> str:
+    """Three digits, all of those before the point, and no exponent where one can be done without."""
+    return f"{value:.0f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
+
+
+def interval(estimate: Estimate) -> str:
+    """`8.55 (3.28 to 14.8)`; `?` for an end that is not known, the value alone where neither is."""
+    if estimate.low is None and estimate.high is None:
+        return number(estimate.value)
+    low, high = ("?" if end is None else number(end) for end in (estimate.low, estimate.high))
+    return f"{number(estimate.value)} ({low} to {high})"
 
 
 def space_of(study: StudyFile) -> Space | None:

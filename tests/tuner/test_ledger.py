@@ -75,7 +75,7 @@ def test_a_measured_trial_is_a_run_nested_in_its_studys_run(desk: Desk) -> None:
     assert run.data.tags["mlflow.parentRunId"] == study.info.run_id
     # The simulated engine's numbers are marked where a name stands alone.
     assert run.info.run_name == "trial 7 (simulated) · ngram · depth 3 · seqs 16"
-    assert study.info.run_name == "tea (simulated)"
+    assert study.info.run_name == "simulated · tea"
     assert run.info.status == "FINISHED"
     assert run.info.end_time - run.info.start_time == 30_000
     assert run.data.params["speculation.depth"] == "3"

@@ -93,7 +93,7 @@ def test_points_are_numbered_and_hovering_tells_the_config_its_intervals_and_wha
     assert list(front.text) == ["1"]
     assert front.hovertext[0] == (
         "<b>trial 1 (simulated) · ngram · depth 3 · seqs 16</b>"
-        "<br>goodput rps: 2 requests/s (1.5 to 2.5)<br>tpot p95: 30 ms (27 to ?)<br>batch occupancy: 0.5"
+        "<br>goodput: 2 (1.5 to 2.5) requests/s<br>tpot p95: 30 (27 to ?) ms<br>batch occupancy: 0.5"
     )
 
 

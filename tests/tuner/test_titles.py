@@ -3,13 +3,14 @@ import dataclasses
 import numpy as np
 import pytest
 
+from objectives.measurement import Estimate
 from search_spaces.load import load_space, parse_space, shipped_spaces
 from search_spaces.parameters import every
 from search_spaces.values import Scalar
 from tests.tuner import stories
 from tuner.entries import NAME_LENGTH
 from tuner.records import StudyFile
-from tuner.titles import Titles, config_title, space_of, study_title, trial_title
+from tuner.titles import Titles, config_title, interval, space_of, study_title, trial_title
 
 TWO_DTYPES = """
 name: two
@@ -114,6 +115,18 @@ def test_the_control_says_that_it_is_one_wherever_it_lies_in_the_space() -> None
 
 def test_simulated_trials_say_so_even_those_that_never_reached_the_engine() -> None:
     simulated = _study(engine="simulated")
-    assert study_title(simulated) == "tea (simulated)"
+    assert study_title(simulated) == "simulated · tea"
     assert trial_title(stories.stored(stories.failed(), 3), simulated).startswith("trial 3 (simulated) · ")
     assert study_title(_study()) == "tea"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "words"),
+    [
+        (Estimate(value=8.5473, low=3.2781, high=14.8312), "8.55 (3.28 to 14.8)"),
+        (Estimate(value=10286.4, low=7511.2), "10286 (7511 to ?)"),
+        (Estimate(value=0.00042), "0.00042"),
+    ],
+)
+def test_numbers_have_three_digits_and_no_exponent(estimate: Estimate, words: str) -> None:
+    assert interval(estimate) == words

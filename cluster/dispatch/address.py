@@ -48,8 +48,8 @@ def _reason(error: OSError) -> str:
 
 def _advice(address: str) -> str:
     if address.startswith(CLIENT):
-        return "this is the port of the head's Ray Client server (10001 if nothing else was said)"
-    return "this is the port that the head was started with (`ray start --head --port=6379`)"
+        return "give the head and the port of its Ray Client server (10001 if nothing else was said)"
+    return "give the head and the port that it was started with (`ray start --head --port=6379`)"
 
 
 _FORMS = "give HOST:PORT of its head, ray://HOST:PORT, or auto for the one on this machine"

@@ -75,7 +75,7 @@ def _event_line(event: Event) -> str | None:
 
 def _waiting_words(event: Waiting) -> str:
     running = ", ".join(f"trial {number} for {seconds:.0f} s" for number, seconds in event.running_s.items())
-    best = next(iter(best_first(event.view)), None)
+    best = next(iter(event.view.best_first), None)
     objective = METRICS[event.view.goal.objectives[0].metric]
     found = ""
     if best is not None and best.measurement is not None:
@@ -83,18 +83,6 @@ def _waiting_words(event: Waiting) -> str:
         found = f", best {objective.shown} {_number(objective.shown, value)} (trial {best.number})"
     left = "" if event.eta_s is None else f", about {_about(event.eta_s)} left"
     return f"running {running} [{len(event.view.trials)} of {event.total} done{found}{left}]"
-
-
-def best_first(seen: FrontView) -> list[StoredTrial]:
-    """The front, best by the first objective first."""
-    objective = seen.goal.objectives[0]
-    sign = -1 if objective.direction == "maximise" else 1
-
-    def key(trial: StoredTrial) -> float:
-        value = trial.measurement.value(objective.metric) if trial.measurement else None
-        return math.inf if value is None else sign * value
-
-    return sorted(seen.front, key=key)
 
 
 def _outcome_words(event: Finished) -> str:
@@ -140,7 +128,7 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     table.add_column("trial", justify="right")
     for name in columns:
         table.add_column(_HEADINGS.get(name, name.replace("_", " ")), justify="right")
-    rows = [*best_first(seen), *(trial for trial in seen.control if trial not in seen.front)]
+    rows = [*seen.best_first, *(trial for trial in seen.control if trial not in seen.front)]
     for trial in rows:
         table.add_row(*_row(trial, columns))
     if not seen.front:
@@ -229,7 +217,7 @@ def next_steps(seen: FrontView, *, runs: Path, tracking_uri: str, logged: bool) 
         lines = [f"MLflow has it at {shown}; open it with: tuner ui{where}"]
     else:
         lines = [f"MLflow at {shown} does not have it all; it is safe in {runs / seen.study.name}"]
-    best = next(iter(best_first(seen)), None)
+    best = next(iter(seen.best_first), None)
     name = seen.study.name
     if best is None:
         return [*lines, f"nothing was measured; the engine's logs are in {runs / name}/trials"]

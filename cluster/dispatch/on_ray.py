@@ -139,11 +139,11 @@ class OnRay:
             address = os.environ.get("RAY_ADDRESS") or address
         check_listens(address)
         client = "://" in address
-        if _MODE_ASKED:
-            _show_token(_MODE_ASKED == "token")
+        if client:
+            # Its driver's side has no server that a node without tokens would have to reach.
+            _show_token(has_token() and _MODE_ASKED != "disabled")
         else:
-            # Ray Client has no server of its own that a node without tokens would have to reach.
-            _show_token(has_token() if client else auth_mode(address) == "token")
+            _show_token(auth_mode(address, _MODE_ASKED) == "token")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what they say is in the error that follows

@@ -34,20 +34,26 @@ def has_token(environment: Mapping[str, str] = os.environ) -> bool:
     return Path(named).is_file() if named else home is not None and Path(home, ".ray", "auth_token").is_file()
 
 
-def auth_mode(address: str) -> str:
+def auth_mode(address: str, asked: str | None = None) -> str:
     """The mode that the cluster at this GCS address ("auto" too) works in: "token" or "disabled".
+
+    Args:
+        asked: the mode that the user insists on; the other is not tried then.
 
     Raises:
         DispatchError: no Ray answers, it is another version, or it asks for a token that we don't have.
     """
-    fault = _ask(address, "disabled")
-    if fault is None:
-        return "disabled"
-    if "AuthenticationError" not in fault:
-        raise DispatchError(f"no Ray at {address}: {fault}")
-    if not has_token():
+    if asked != "token":
+        fault = _ask(address, "disabled")
+        if fault is None:
+            return "disabled"
+        if "AuthenticationError" not in fault or asked == "disabled":
+            raise DispatchError(f"no Ray at {address}: {fault}")
+    if not has_token():  # Ray itself would abort the process
         raise DispatchError(f"the Ray at {address} asks for a token, and there is none here; {TOKEN_ADVICE}")
     fault = _ask(address, "token")
+    if fault is not None and "AuthenticationError" not in fault:
+        raise DispatchError(f"no Ray at {address}: {fault}")
     if fault is not None:
         raise DispatchError(f"the Ray at {address} refuses the token that is here; {TOKEN_ADVICE}")
     return "token"

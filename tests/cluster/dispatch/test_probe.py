@@ -25,6 +25,15 @@ def test_what_listens_and_is_no_ray_is_told_in_one_line_and_nothing_of_rays_own(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_mode_that_is_asked_for_and_needs_a_token_is_refused_without_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(DispatchError, match="RAY_AUTH_TOKEN"):
+        auth_mode("127.0.0.1:9", "token")
+
+
 def test_a_token_is_found_where_ray_looks_for_one_and_only_there(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     assert not has_token(home)

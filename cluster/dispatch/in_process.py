@@ -9,6 +9,7 @@ from typing import Self
 from cluster.dispatch.dispatch import Inventory
 from cluster.node.engine import Engine
 from cluster.node.run import run_trial
+from cluster.node.simulation.argument_names import check_names
 from cluster.node.vllm_arguments import Checked
 from cluster.order import Order, Outcome
 from search_spaces.values import Json
@@ -39,8 +40,8 @@ class InProcess:
             return order.number, run_trial(order, self._engine, Path(folder))
 
     def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> Checked | None:
-        """None: this engine takes vLLM's arguments without having a vLLM to ask."""
-        return None
+        """Names alone, for the simulated engine has no vLLM to ask."""
+        return check_names(arguments) if self._engine.name == "simulated" else None
 
     def cancel(self) -> None:
         self._waiting.clear()

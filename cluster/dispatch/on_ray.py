@@ -32,6 +32,7 @@ from cluster.dispatch.probe import AUTH_MODE, TOKEN_ADVICE, auth_mode, has_token
 from cluster.dispatch.reaper import start_reaper
 from cluster.node.engine import Engine
 from cluster.node.run import run_trial
+from cluster.node.simulation.argument_names import check_names
 from cluster.node.vllm_arguments import Checked, EngineMissing, check_arguments
 from cluster.order import Cause, Failed, Order, Outcome
 from search_spaces.values import Json
@@ -218,6 +219,8 @@ class OnRay:
         return number, _outcome(done[0])
 
     def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> Checked | None:
+        if self._engine.name == "simulated":
+            return check_names(arguments)
         if self._engine.name != "vllm":
             return None
         # What a trial takes is asked for, so that it is the vLLM of a node where trials run that answers.

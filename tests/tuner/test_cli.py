@@ -157,6 +157,7 @@ def test_a_missing_space_names_those_that_ship(run: Run) -> None:
         ("[goodput, tpot_p95]", "[throughput, tpot_p95]", ("throughput", "goodput")),
         ("max_model_len: 4096", "max_model_len: 300", ("max_model_len 300",)),
         ("rate: 20", "rate: -1", ("rate",)),
+        ("max_model_len: 4096", "max_model_length: 4096", ("bad.yaml:5", "max_model_len")),
         ("seed: 3", "sed: 3", ("sed", "seed")),
         ("ttft_p95_ms", "tftt_p95_ms", ("tftt_p95_ms", "ttft_p95_ms")),
     ],

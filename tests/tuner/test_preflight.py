@@ -107,5 +107,8 @@ def test_a_refused_argument_is_told_once_with_its_line_in_the_space() -> None:
     assert str(mistake.value) == f"s.yaml:10: speculative_config.promt_lookup_max {told} (vLLM 0.32.0)"
 
 
-def test_the_simulated_engine_has_no_vllm_to_ask() -> None:
-    assert check_arguments(_order(), InProcess(SimulatedEngine()), SPACE) is None
+def test_the_simulated_engine_knows_names_without_a_vllm() -> None:
+    assert check_arguments(_order(), InProcess(SimulatedEngine()), SPACE) == "0.32.0"
+    misspelt = parse_space("name: s\nmodel: org/m\nengine: {max_modle_len: 100}\n", "s.yaml")
+    with pytest.raises(Mistake, match=r"s.yaml:3: max_modle_len .* did you mean max_model_len"):
+        check_arguments(_order(), InProcess(SimulatedEngine()), misspelt)

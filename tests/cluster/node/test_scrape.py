@@ -18,38 +18,43 @@ def served(n: int) -> str:
 
 
 def scraped(
-    metrics: Callable[[int], str | None], *, hold_s: float, every_s: float, timeout_s: float = 5.0
+    metrics: Callable[[int], str | None], *, scrapes: int, every_s: float, timeout_s: float = 5.0
 ) -> tuple[tuple[Sample, ...], int, float]:
+    """What was read while the server counted so many scrapes, and once more; gaps; seconds it took."""
+
     async def main() -> tuple[tuple[Sample, ...], int, float]:
         async with FakeServer(metrics=metrics) as server:
             zero_s = time.perf_counter()
             async with Scraper(server.url, every_s=every_s, timeout_s=timeout_s) as scraper:
-                await asyncio.sleep(hold_s)
+                while server.scrapes < scrapes:  # noqa: ASYNC110 - the server counts, and signals nothing
+                    await asyncio.sleep(0.005)
             return scraper.samples(zero_s), scraper.gaps, time.perf_counter() - zero_s
 
     return run_loop(main())
 
 
 def test_one_scrape_before_one_after_and_a_steady_beat_between() -> None:
-    samples, gaps, took_s = scraped(served, hold_s=0.55, every_s=0.1)
+    samples, gaps, took_s = scraped(served, scrapes=5, every_s=0.1)
     assert gaps == 0
     counts = [sample.generation_tokens_total or 0 for sample in samples]
-    assert counts == sorted(counts)
+    assert counts == sorted(set(counts))
     assert counts[0] == 0
-    assert 4 <= len(samples) <= 7
+    # Five and the last; one under way at the end may be left to it.
+    assert 5 <= len(samples) <= 7
     times = [sample.at_s for sample in samples]
     assert times == sorted(times)
-    assert 0 <= times[0] < 0.2
-    assert 0.55 <= times[-1] <= took_s
+    assert times[0] >= 0
+    assert times[3] - times[0] > 0.2  # three beats are 0.3 s; a late first one shortens that
+    assert times[-1] <= took_s
 
 
 def test_a_replay_shorter_than_the_beat_has_its_two_edges() -> None:
-    samples, _, _ = scraped(served, hold_s=0.05, every_s=60.0)
+    samples, _, _ = scraped(served, scrapes=1, every_s=60.0)
     assert [sample.generation_tokens_total for sample in samples] == [0, 1]
 
 
 def test_a_failed_scrape_is_a_gap_and_the_beat_goes_on() -> None:
-    samples, gaps, _ = scraped(lambda n: None if n in (0, 2) else served(n), hold_s=0.5, every_s=0.1)
+    samples, gaps, _ = scraped(lambda n: None if n in (0, 2) else served(n), scrapes=4, every_s=0.05)
     assert gaps == 2
     assert [sample.generation_tokens_total for sample in samples][:2] == [1, 3]
 

@@ -116,7 +116,7 @@ class _Judge:
         if name in OURS:
             return [(name, "is set by the tuner itself; leave it out")]
         if name not in self._names:
-            return [(name, f"vLLM has no such argument{_nearest(name, self._names)}")]
+            return [(name, no_such_argument(name, self._names))]
         try:
             parsed = self._parser.parse_args(list(to_flags({name: value})))
         except _Refused as refusal:
@@ -165,6 +165,11 @@ def _first(name: str, *modules: str) -> Any:  # vLLM's own objects, of any versi
         with contextlib.suppress(ModuleNotFoundError, AttributeError):
             return getattr(importlib.import_module(module), name)
     raise ImportError(f"this vLLM has no {name} in {' or '.join(modules)}")
+
+
+def no_such_argument(name: str, known: frozenset[str]) -> str:
+    """What is told of a name that vLLM does not have."""
+    return f"vLLM has no such argument{_nearest(name, known)}"
 
 
 def _nearest(name: str, known: frozenset[str] | Mapping[str, object]) -> str:

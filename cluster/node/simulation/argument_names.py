@@ -4,11 +4,10 @@
 of the vLLM installed. Values are not judged here: what the simulation reads it refuses at start.
 """
 
-import difflib
 import importlib.resources
 from collections.abc import Mapping, Sequence
 
-from cluster.node.vllm_arguments import ArgumentFault, Checked
+from cluster.node.vllm_arguments import ArgumentFault, Checked, no_such_argument
 from search_spaces.values import Json
 
 VERSION = "0.32.0"
@@ -24,14 +23,9 @@ def check_names(configs: Sequence[Mapping[str, Json]]) -> Checked:
     """The arguments of these configs that vLLM does not have, with the nearest that it has."""
     known = known_names()
     faults = tuple(
-        ArgumentFault(index=index, argument=name, message=_unknown(name, known))
+        ArgumentFault(index=index, argument=name, message=no_such_argument(name, known))
         for index, config in enumerate(configs)
         for name in config
         if name not in known
     )
     return Checked(version=VERSION, faults=faults)
-
-
-def _unknown(name: str, known: frozenset[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return "vLLM has no such argument" + (f"; did you mean {near[0]}?" if near else "")

@@ -14,7 +14,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +39,7 @@ from tuner.records import (
     write_outcome,
     write_study,
 )
-from tuner.sampler import Scored, Search, SpaceExhausted, Unscored, Verdict
+from tuner.sampler import SamplerError, Scored, Search, SpaceExhausted, Unscored, Verdict
 
 __all__ = [
     "Done",
@@ -135,7 +135,9 @@ def search(
         finally:
             if not finished:
                 dispatch.cancel()
-                driver.reconcile()
+                # Stopped in the middle of the database's own work it may be locked: resuming does this again.
+                with suppress(SamplerError):
+                    driver.reconcile()
                 recorder.sync(plan.folder, driver.seen, "KILLED")
 
 

@@ -1,3 +1,4 @@
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -17,7 +18,7 @@ from tests.tuner.spaces import SMALL, TINY
 from tuner.front import FrontView
 from tuner.ledger import Standing
 from tuner.records import State, read_study, read_trials
-from tuner.sampler import Search, sampler_named
+from tuner.sampler import SamplerError, Search, sampler_named
 from tuner.study import (
     Done,
     Event,
@@ -320,6 +321,18 @@ def test_a_database_of_another_study_of_that_name_is_refused(desk: Desk, tmp_pat
     (desk.folder / "trials").rename(tmp_path / "elsewhere")
     with pytest.raises(StudyError, match="has not its control; give the study another name"):
         desk.search(4)
+
+
+def test_a_database_that_cannot_be_written_is_one_line_and_loses_nothing(desk: Desk, tmp_path: Path) -> None:
+    desk.search(2)
+    with sqlite3.connect(tmp_path / "study.db") as database:
+        full = "SELECT RAISE(FAIL, 'disk is full')"
+        database.execute(f"CREATE TRIGGER full BEFORE INSERT ON trials BEGIN {full}; END")
+    database.close()
+    with pytest.raises(SamplerError, match=r"disk is full; what was measured is on disk") as told:
+        desk.search(4)
+    assert "\n" not in str(told.value)
+    assert len(read_trials(desk.folder)) == 2
 
 
 def test_a_study_whose_database_was_lost_is_rebuilt_from_disk(desk: Desk, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ any of Optuna's tools. A failed trial has a cause and no number.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
@@ -58,6 +59,18 @@ class Unscored:
 
 
 Verdict = Scored | Unscored
+
+
+@contextmanager
+def _in_database() -> Iterator[None]:
+    """A database that is locked, full or gone, as a SamplerError in one line."""
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
+        reason = without_passwords(str(error.__cause__ or error).splitlines()[0])
+        raise SamplerError(
+            f"the study database cannot be used: {reason}; what was measured is on disk, and --resume goes on"
+        ) from error
 
 
 class Search:
@@ -124,6 +137,7 @@ class Search:
             if trial.state is TrialState.RUNNING
         )
 
+    @_in_database()
     def ask(self) -> Proposal:
         """The next trial: a config that was cancelled before it was measured, or else a new one.
 
@@ -139,10 +153,12 @@ class Search:
         self._add(TrialState.RUNNING, config)
         return Proposal(number=number, config=config)
 
+    @_in_database()
     def tell(self, number: int, verdict: Verdict) -> None:
         """End a trial that was asked for. One that has been told already keeps what it was told."""
         self._tell(number, verdict, _attributes(verdict))
 
+    @_in_database()
     def cancel(self, number: int) -> None:
         """End a trial that has no outcome. Its config is asked again, first of all, under another number."""
         verdict = Unscored(cause=Cause.CANCELLED, reason="it was under way when the search ended")
@@ -161,6 +177,7 @@ class Search:
             case Unscored():
                 self._study.tell(number, state=TrialState.FAIL)
 
+    @_in_database()
     def add(self, number: int, config: Config | None, verdict: Verdict, *, is_control: bool = False) -> None:
         """Enter a trial that was not asked for: a control, or one that is on disk and not in the database.
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.traffic.workload import Workload
-from objectives.measurement import Measurement, Record, Sample
+from objectives.measurement import LoadPoint, Measurement, Record, Sample
 from objectives.slo import Slo
 from search_spaces.values import Json
 
@@ -46,6 +46,47 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FixedLoad:
+    """Measure at the workload's speed."""
+
+    repeats: int = 1
+    """Replays within one engine start, caches emptied between them; their numbers are combined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityLoad:
+    """Measure at the workload's speed, then find the highest speed at which the SLO holds.
+
+    Speeds are those of `objectives.capacity.SpeedGrid`; docs/measurement.md says how it is found.
+    """
+
+    resolution: float = 0.05
+    """Ratio of neighbouring speeds, less 1: the capacity is known to this."""
+    lowest: float = 0.25
+    """Lowest speed tried, times the workload's."""
+    highest: float = 16.0
+    """Highest speed tried, times the workload's."""
+    guess: float | None = None
+    """Speed to try first (a speed, as the workload's is one); None: what the first replay suggests."""
+    repeats: int = 1
+    """Of the replay at the workload's speed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLoop:
+    """Keep so many requests in flight, whatever their recorded times: no load that any user makes.
+
+    Latency counts from when a request's turn came, so waiting for a turn is not seen.
+    """
+
+    concurrency: int
+
+
+Load = FixedLoad | CapacityLoad | ClosedLoop
+"""What a trial measures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """Everything a node needs to run one trial."""
 
@@ -57,6 +98,7 @@ class Order:
     environment: Mapping[str, str]
     workload: Workload
     slo: Slo
+    load: Load = FixedLoad()
     limits: Limits = Limits()
     gpus: int = 0
     cpus: int = 1
@@ -88,13 +130,25 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One replay of a trial beside its first: a repeat, or a step on the way to the capacity."""
+
+    point: LoadPoint
+    records: tuple[Record, ...]
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """The trial ran and its numbers are valid."""
 
     measurement: Measurement
     records: tuple[Record, ...]
+    """Of the first valid replay at the workload's speed: the ones that trials are compared by."""
     samples: tuple[Sample, ...]
     ran: Ran
+    steps: tuple[Step, ...] = ()
+    """Further replays, in the order they were played."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

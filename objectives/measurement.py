@@ -4,6 +4,7 @@ Times are seconds on the replay's own clock (zero is the replay's start) unless 
 This module holds the shapes; `objectives.summary` turns the first two into the last.
 """
 
+import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -120,6 +121,37 @@ class Estimate:
     high: float | None = None
 
 
+class Mode(enum.StrEnum):
+    """What kind of load a measurement speaks of."""
+
+    FIXED = "fixed load"
+    CAPACITY = "capacity"
+    CLOSED = "closed loop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPoint:
+    """One replay of a trial at one speed: a point of its latency-against-rate curve."""
+
+    speed: float
+    """Arrival times of the trace were divided by this."""
+    offered_rps: float | None
+    """Requests per second, first due to last due; None where all are due at once."""
+    requests: int
+    misses: int
+    """Requests known to have missed the SLO; of a cut replay, those that decided its verdict."""
+    held: bool
+    """Whether the SLO held: the verdict of the whole replay, cut or not."""
+    cut_s: float | None = None
+    """When the replay was cut, its verdict being certain, on its own clock; None: it was played to its end."""
+    took_s: float
+    """Length of the replay, on the engine's clock."""
+    saved_s: float = 0.0
+    """Time to the trace's last due request that the cut spared: the least that it saved."""
+    metrics: Mapping[str, Estimate] = field(default_factory=dict)
+    """What a whole replay measured, by metric name; empty for a cut one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What one trial measured, keyed by metric name (`objectives.metrics` lists them with units).
@@ -136,6 +168,11 @@ class Measurement:
     """Share of drafts whose token at each position was accepted; None without speculation."""
     warnings: tuple[str, ...] = field(default=())
     """What a reader of these numbers must know, one sentence each."""
+    disagreements: tuple[str, ...] = ()
+    """Where the client's numbers and the engine's own differ by more than they may, one sentence each."""
+    mode: Mode = Mode.FIXED
+    curve: tuple[LoadPoint, ...] = ()
+    """Every replay of the trial by ascending speed; empty in a closed loop."""
 
     def value(self, name: str) -> float | None:
         """The metric's point value, or None where it was not measured."""

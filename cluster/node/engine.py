@@ -11,6 +11,7 @@ from typing import Protocol
 
 from cluster.order import Cause, Limits, Order, Ran
 from cluster.traffic.workload import Workload
+from objectives.allowance import Allowance
 from objectives.measurement import Record, Sample
 from search_spaces.values import Json
 
@@ -55,6 +56,8 @@ class Replay:
     """Why the client's own lateness or lack of CPU makes this replay void; None if it does not."""
     warnings: tuple[str, ...] = ()
     """What a reader of these records and samples must know, one sentence each."""
+    cut_s: float | None = None
+    """When it was cut, the SLO being broken for certain; None: every request was seen through."""
 
 
 class Endpoint(Protocol):
@@ -79,8 +82,16 @@ class Endpoint(Protocol):
         """Empty the prefix cache and prove it. Raises EngineFailure where it cannot be."""
         ...
 
-    def play(self, workload: Workload, limits: Limits) -> Replay:
-        """Replay open loop. Raises EngineFailure where the engine dies or gets stuck."""
+    def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
+        """Replay open loop. Raises EngineFailure where the engine dies or gets stuck.
+
+        With an allowance the replay is cut as soon as more requests than it allows are certain to have
+        missed the SLO. Requests that this leaves unfinished have `objectives.allowance.CUT` as their error.
+        """
+        ...
+
+    def play_closed(self, workload: Workload, concurrency: int, limits: Limits) -> Replay:
+        """Replay with so many requests in flight, in the trace's order. Raises EngineFailure as `play` does."""
         ...
 
 

@@ -161,6 +161,8 @@ class Failed:
     ran: Ran = Ran()
     records: tuple[Record, ...] = ()
     samples: tuple[Sample, ...] = ()
+    steps: tuple[Step, ...] = ()
+    """Replays that were over before it failed."""
 
 
 Outcome = Measured | Failed

@@ -143,7 +143,7 @@ class LoadPoint:
     held: bool
     """Whether the SLO held: the verdict of the whole replay, cut or not."""
     cut_s: float | None = None
-    """When the replay was cut, its verdict being certain, on its own clock; None: it was played to its end."""
+    """When it was cut, its verdict being certain, on the replay's clock; None: it was played to its end."""
     took_s: float
     """Length of the replay, on the engine's clock."""
     saved_s: float = 0.0

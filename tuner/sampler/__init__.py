@@ -8,12 +8,16 @@ invalid or half-made is ever a trial and numbers have no gaps.
     search     the study in its database: ask, tell, put right what a killed driver left
 """
 
+from tuner.sampler.guidance import Foresight, Guidance, Predict
 from tuner.sampler.proposer import SpaceExhausted
 from tuner.sampler.recipes import SAMPLERS, SamplerError, sampler_named
 from tuner.sampler.search import Proposal, Scored, Search, Unscored, Verdict
 
 __all__ = [
     "SAMPLERS",
+    "Foresight",
+    "Guidance",
+    "Predict",
     "Proposal",
     "SamplerError",
     "Scored",

@@ -21,11 +21,13 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from objectives.goal import Goal
 from search_spaces.parameters import Categorical, Integer, Parameter, Real, active, every
 from search_spaces.points import every_point, raw_count
 from search_spaces.space import ENUMERABLE, Config, Space
 from search_spaces.values import Scalar
 from tuner.refusals import Picks, Refusals
+from tuner.sampler.guidance import Guidance
 from tuner.sampler.recipes import POPULATION, Recipe, seed_of
 
 VARIATIONS = 64
@@ -80,7 +82,7 @@ def picks(space: Space, config: Config) -> Picks:
 class Proposer:
     """Proposes configs of one space with one sampler."""
 
-    def __init__(self, space: Space, recipe: Recipe, seed: int) -> None:
+    def __init__(self, space: Space, goal: Goal, recipe: Recipe, seed: int, guidance: Guidance) -> None:
         self._space = space
         self._recipe = recipe
         self._seed = seed

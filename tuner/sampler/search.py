@@ -7,7 +7,7 @@ any of Optuna's tools. A failed trial has a cause and no number.
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self
 
@@ -23,10 +23,13 @@ from search_spaces.faults import SpaceError
 from search_spaces.space import Config, Space
 from tuner.redaction import without_passwords
 from tuner.refusals import refusals
+from tuner.sampler.guidance import Guidance
 from tuner.sampler.proposer import Known, Proposer, picks, silent_optuna
 from tuner.sampler.recipes import Recipe, SamplerError
 
 _CAUSE, _REASON, _CONTROL, _GIVEN_BACK = "cause", "reason", "is_control", "given_back"
+
+_UNGUIDED = Guidance()
 
 _REASON_LENGTH = 500
 """Characters of a reason that the database keeps; the whole of it is on disk."""
@@ -45,9 +48,11 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What a trial was worth: losses, in the goal's order."""
+    """What a trial was worth: losses, in the goal's order, and by how much it missed what must hold."""
 
     losses: tuple[float, ...]
+    violations: Mapping[str, float] = field(default_factory=dict)
+    """By name, at most 0 where it holds (`objectives.goal.violations`); kept as Optuna's constraints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +81,31 @@ def _in_database() -> Iterator[None]:
 class Search:
     """One study. Only one process at a time may hold it: the caller sees to that."""
 
-    def __init__(self, study: optuna.Study, space: Space, goal: Goal, recipe: Recipe, seed: int) -> None:
+    def __init__(
+        self, study: optuna.Study, space: Space, goal: Goal, recipe: Recipe, seed: int, guidance: Guidance
+    ) -> None:
         self._study = study
         self._space = space
         self._goal = goal
-        self._proposer = Proposer(space, recipe, seed)
+        self._proposer = Proposer(space, goal, recipe, seed, guidance)
 
     @classmethod
-    def open(cls, *, space: Space, goal: Goal, study: str, storage: str, recipe: Recipe, seed: int) -> Self:
+    def open(
+        cls,
+        *,
+        space: Space,
+        goal: Goal,
+        study: str,
+        storage: str,
+        recipe: Recipe,
+        seed: int,
+        guidance: Guidance = _UNGUIDED,
+    ) -> Self:
         """The study of that name, made if there is none.
 
         Args:
             storage: URL of a database, as SQLAlchemy takes it.
+            guidance: for the sampler `ehvi`, which without it knows nothing but the trials.
 
         Raises:
             SamplerError: the database cannot be opened, or its study has other objectives.
@@ -122,7 +140,7 @@ class Search:
             # Experimental since Optuna 3.2; it only names the columns.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             opened.set_metric_names(list(goal.names))
-        return cls(opened, space, goal, recipe, seed)
+        return cls(opened, space, goal, recipe, seed, guidance)
 
     @property
     def length(self) -> int:
@@ -173,6 +191,8 @@ class Search:
             trial.set_user_attr(name, value)
         match verdict:
             case Scored():
+                for name, violation in verdict.violations.items():
+                    trial.set_constraint(name, violation)
                 self._study.tell(number, self._shown(verdict))
             case Unscored():
                 self._study.tell(number, state=TrialState.FAIL)
@@ -205,6 +225,7 @@ class Search:
                 params=params,
                 distributions=self._proposer.distributions(params),
                 values=self._shown(verdict) if isinstance(verdict, Scored) else None,
+                constraints=dict(verdict.violations) if isinstance(verdict, Scored) else None,
                 user_attrs={**attributes, **({} if verdict is None else _attributes(verdict))},
             )
         )

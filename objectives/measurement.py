@@ -41,6 +41,20 @@ class Record:
     """Prompt tokens the server took from its prefix cache; None where it does not say."""
     error: str | None = None
     """Why the request failed, in one line; None if it did not."""
+    server_queue_s: float | None = None
+    """The engine's own word, like all `server_` times: from its queue to its first step."""
+    server_ttft_s: float | None = None
+    """From that first step to the first token: without the queue, and without the way to and from the client."""
+    server_generation_s: float | None = None
+    """First token to last."""
+    server_itl_mean_s: float | None = None
+    """The same over the tokens after the first; None where there are none."""
+    drafts: int | None = None
+    """Drafts verified for this request; None where the engine does not say."""
+    draft_tokens: int | None = None
+    """Tokens in those drafts."""
+    accepted_tokens: int | None = None
+    """Of these accepted, those that `max_tokens` cut off at the end among them."""
 
     @property
     def ok(self) -> bool:
@@ -71,6 +85,18 @@ class Record:
             return math.inf
         after = self.chunk_tokens[-1] - self.chunk_tokens[0]
         return (self.chunk_s[-1] - self.chunk_s[0]) / after if after else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """What an engine has observed since it started, counted in buckets."""
+
+    bounds: tuple[float, ...]
+    """Upper end of each bucket, itself in it; ascending, the last infinite."""
+    counts: tuple[float, ...]
+    """Observations up to each bound: cumulative, so the last counts them all."""
+    sum: float
+    """Of the observations themselves, so a mean is exact whatever the buckets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +136,16 @@ class Sample:
     """The engine's own estimate per GPU, where it makes one."""
     read_bytes_total: float | None = None
     write_bytes_total: float | None = None
+    finished_total: float | None = None
+    """Requests that ended in the engine, those left out that were aborted."""
+    ttft_histogram: Histogram | None = None
+    """Seconds from the request's arrival at the API server. Histograms are in the first and last sample only."""
+    itl_histogram: Histogram | None = None
+    """Seconds between outputs of a request: one observation a step, however many tokens it gave."""
+    tpot_histogram: Histogram | None = None
+    """Seconds per output token after the first, one mean a request; 0 for a request with one token."""
+    e2e_histogram: Histogram | None = None
+    """Seconds from arrival to the last token, of finished requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,21 @@ Requests carry their latencies as well, so that the file can be read without thi
 
 import typing
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from objectives.measurement import Record, Sample
+from objectives.measurement import Histogram, Record, Sample
 
+_HISTOGRAM = pa.struct(
+    [
+        pa.field("bounds", pa.list_(pa.float64())),
+        pa.field("counts", pa.list_(pa.float64())),
+        pa.field("sum", pa.float64()),
+    ]
+)
 _ARROW: dict[object, pa.DataType] = {
     int: pa.int64(),
     int | None: pa.int64(),
@@ -22,6 +29,7 @@ _ARROW: dict[object, pa.DataType] = {
     tuple[int, ...]: pa.list_(pa.int64()),
     tuple[float, ...]: pa.list_(pa.float64()),
     tuple[float, ...] | None: pa.list_(pa.float64()),
+    Histogram | None: _HISTOGRAM,
 }
 
 _DERIVED = ("ttft_s", "tpot_s", "e2e_s", "lateness_s")
@@ -35,16 +43,28 @@ def _schema(kind: type[Record] | type[Sample], derived: Sequence[str] = ()) -> p
 
 
 def _write(path: Path, rows: Sequence[Record | Sample], schema: pa.Schema) -> None:
-    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    columns = {name: [_plain(getattr(row, name)) for row in rows] for name in schema.names}
     pq.write_table(pa.table(columns, schema=schema), path)
 
 
+def _plain(value: object) -> object:
+    return asdict(value) if isinstance(value, Histogram) else value
+
+
 def _read(path: Path, kind: type[Record] | type[Sample]) -> list[dict[str, object]]:
-    rows = pq.read_table(path, columns=[field.name for field in fields(kind)]).to_pylist()
-    return [
-        {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-        for row in rows
-    ]
+    table = pq.read_table(path)
+    # A file of an earlier version lacks what was not kept then; its default says so.
+    kept = [field.name for field in fields(kind) if field.name in table.column_names]
+    rows = table.select(kept).to_pylist()
+    return [{name: _shaped(value) for name, value in row.items()} for row in rows]
+
+
+def _shaped(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, dict):
+        return Histogram(bounds=tuple(value["bounds"]), counts=tuple(value["counts"]), sum=value["sum"])
+    return value
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:

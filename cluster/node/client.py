@@ -102,6 +102,26 @@ class Call:
     def done(self) -> bool:
         return self._answer.done
 
+    @property
+    def over(self) -> bool:
+        """Whether it failed, or was answered to its end."""
+        return self.error is not None or self.finished_s is not None
+
+    @property
+    def first_s(self) -> float | None:
+        """When the first tokens came."""
+        return self._arrivals[0] if self._arrivals else None
+
+    @property
+    def first_tokens(self) -> int:
+        """How many those were; one where the server does not count them as they come."""
+        return self._counts[0] if self._counts and self._answer.counted else 1
+
+    @property
+    def asked(self) -> int:
+        """Output tokens asked for."""
+        return self._prompt.max_tokens
+
     def close(self) -> None:
         """The stream has ended. Raises StreamFault where it ended early or served other than asked."""
         served, asked = self._answer.tokens_out, self._prompt.max_tokens
@@ -142,6 +162,13 @@ class Call:
             tokens_asked=self._prompt.max_tokens,
             cached_tokens=answer.cached_tokens,
             error=error,
+            server_queue_s=answer.server_queue_s,
+            server_ttft_s=answer.server_ttft_s,
+            server_generation_s=answer.server_generation_s,
+            server_itl_mean_s=answer.server_itl_mean_s,
+            drafts=answer.drafts,
+            draft_tokens=answer.draft_tokens,
+            accepted_tokens=answer.accepted_tokens,
         )
 
 

@@ -91,7 +91,7 @@ class Endpoint(Protocol):
         ...
 
     def play_closed(self, workload: Workload, concurrency: int, limits: Limits) -> Replay:
-        """Replay with so many requests in flight, in the trace's order. Raises EngineFailure as `play` does."""
+        """Replay with so many requests in flight, in the trace's order. Raises EngineFailure as `play`."""
         ...
 
 

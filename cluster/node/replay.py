@@ -19,8 +19,10 @@ from typing import TypeVar
 import numpy as np
 
 from cluster.node.client import Call, Client, connected
+from cluster.node.misses import Misses
 from cluster.node.validity import void
 from cluster.traffic.workload import Prompt
+from objectives.allowance import CUT, Allowance
 from objectives.measurement import Record
 from objectives.statistics import quantile
 
@@ -28,6 +30,8 @@ _LEAD_S = 0.05
 """From the clock's start to its zero, so that a first request due at zero is not late."""
 _LAG_EVERY_S = 0.02
 _ALIVE_EVERY_S = 0.25
+_COUNT_EVERY_S = 0.1
+"""Misses are counted ten times a second: each look goes over every request in flight."""
 _GRACE_S = 1.0
 """How long a dying process may take to look dead after its connections broke."""
 
@@ -39,6 +43,8 @@ class Stopped(enum.StrEnum):
 
     DEAD = "dead"
     STUCK = "stuck"
+    CUT = "cut"
+    """More requests have missed the SLO than may: the verdict is certain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,8 @@ class ReplayResult:
     """None if every request was seen through."""
     reason: str | None = None
     """One line on why it was stopped."""
+    cut_s: float | None = None
+    """When it was cut; None if it was not."""
     warnings: tuple[str, ...] = ()
     """What a reader of the records must know, one sentence each."""
 
@@ -73,6 +81,7 @@ async def replay(
     temperature: float = 0.0,
     seed: int = 0,
     request_timeout_s: float | None = None,
+    allowance: Allowance | None = None,
 ) -> ReplayResult:
     """Send every prompt at its due time and see each through.
 
@@ -83,10 +92,13 @@ async def replay(
         alive: asked four times a second, so quick; a reason why the engine is dead stops the replay at once.
         seed: each request's sampling seed is this plus its index in the trace.
         request_timeout_s: the longest that one request may take from its sending; None: as long as it takes.
+        allowance: cut the replay once more requests than this have missed the SLO for certain.
     """
     calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
+    misses = None if allowance is None else Misses(calls, allowance)
     async with connected(base_url, connections=len(calls), request_timeout_s=request_timeout_s) as client:
-        return await _played(_leave_when_due(calls, client), calls, client, stuck_s=stuck_s, alive=alive)
+        watch = _Watch(client, stuck_s=stuck_s, alive=alive, misses=misses)
+        return await _played(_leave_when_due(calls, client), calls, client, watch)
 
 
 async def closed_loop(
@@ -101,14 +113,15 @@ async def closed_loop(
     seed: int = 0,
     request_timeout_s: float | None = None,
 ) -> ReplayResult:
-    """Keep `concurrency` prompts in flight until all are served: for warm-up, not for latencies.
+    """Keep `concurrency` prompts in flight until all are served, in their order.
 
-    A prompt's own due time is not looked at; its record's is when its turn came.
+    A prompt's own due time is not looked at; its record's is when its turn came, so the latencies leave out
+    the wait for a turn.
     """
     calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
     async with connected(base_url, connections=concurrency, request_timeout_s=request_timeout_s) as client:
-        play = _leave_in_turn(calls, client, concurrency)
-        return await _played(play, calls, client, stuck_s=stuck_s, alive=alive)
+        watch = _Watch(client, stuck_s=stuck_s, alive=alive)
+        return await _played(_leave_in_turn(calls, client, concurrency), calls, client, watch)
 
 
 def run_loop(main: Coroutine[object, object, Result]) -> Result:
@@ -152,12 +165,9 @@ async def _played(
     play: Coroutine[object, object, None],
     calls: Sequence[Call],
     client: Client,
-    *,
-    stuck_s: float,
-    alive: Callable[[], str | None],
+    watch: "_Watch",
 ) -> ReplayResult:
     """Play to the end or until the watch stops it, and say how it went."""
-    watch = _Watch(client, stuck_s=stuck_s, alive=alive)
     with _settled_memory():
         client.zero_s = time.perf_counter() + _LEAD_S
         client.progress_s = 0.0
@@ -173,8 +183,7 @@ async def _played(
                 stop = await watch.last_look(
                     max((call.broken_s or -math.inf for call in calls), default=-math.inf)
                 )
-    unfinished = "the replay ended first" if stop is None else f"the replay was stopped: {stop.reason}"
-    records = tuple(call.record(unfinished) for call in calls)
+    records = tuple(call.record(_unfinished(stop)) for call in calls)
     lateness_s = [record.lateness_s for record in records if record.sent_s is not None]
     return ReplayResult(
         records=records,
@@ -189,6 +198,7 @@ async def _played(
         client_cpu_share=share,
         stopped=None if stop is None else stop.kind,
         reason=None if stop is None else stop.reason,
+        cut_s=stop.at_s if stop is not None and stop.kind is Stopped.CUT else None,
         warnings=_warnings(calls),
     )
 
@@ -197,22 +207,31 @@ async def _played(
 class _Stop:
     kind: Stopped
     reason: str
+    at_s: float
 
 
 class _Watch:
     """Looks at the engine's life, at the tokens' flow and at the event loop's own lag."""
 
-    def __init__(self, client: Client, *, stuck_s: float, alive: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        stuck_s: float,
+        alive: Callable[[], str | None],
+        misses: Misses | None = None,
+    ) -> None:
         self._client = client
         self._stuck_s = stuck_s
         self._alive = alive
+        self._misses = misses
         self.lags_s = array("d")
         """How late the loop woke this watch, each time: what an arrival waits to be seen."""
 
     async def run(self) -> _Stop:
         """Returns when the replay has to stop."""
         now = self._client.now
-        ask_s = -math.inf
+        ask_s = count_s = -math.inf
         while True:
             wake_s = now() + _LAG_EVERY_S
             await asyncio.sleep(_LAG_EVERY_S)
@@ -221,11 +240,16 @@ class _Watch:
             if at_s >= ask_s:
                 ask_s = at_s + _ALIVE_EVERY_S
                 if (reason := self._alive()) is not None:
-                    return _Stop(kind=Stopped.DEAD, reason=reason)
+                    return _Stop(kind=Stopped.DEAD, reason=reason, at_s=at_s)
             if self._client.in_flight and at_s - self._client.progress_s > self._stuck_s:
                 waiting = self._client.in_flight
                 reason = f"no token for any of {waiting} request(s) in flight for {self._stuck_s:g} s"
-                return _Stop(kind=Stopped.STUCK, reason=reason)
+                return _Stop(kind=Stopped.STUCK, reason=reason, at_s=at_s)
+            if self._misses is not None and at_s >= count_s:
+                count_s = at_s + _COUNT_EVERY_S
+                if self._misses.too_many(at_s):
+                    reason = f"{self._misses.count} requests have missed the SLO"
+                    return _Stop(kind=Stopped.CUT, reason=reason, at_s=at_s)
 
     async def last_look(self, broken_s: float) -> _Stop | None:
         """Whether the engine died with the last requests: one whose connections just broke may be dying."""
@@ -233,7 +257,14 @@ class _Watch:
             if self._client.now() >= broken_s + _GRACE_S:
                 return None
             await asyncio.sleep(_LAG_EVERY_S)
-        return _Stop(kind=Stopped.DEAD, reason=reason)
+        return _Stop(kind=Stopped.DEAD, reason=reason, at_s=self._client.now())
+
+
+def _unfinished(stop: _Stop | None) -> str:
+    """The error of a request that nothing else ended."""
+    if stop is None:
+        return "the replay ended first"
+    return CUT if stop.kind is Stopped.CUT else f"the replay was stopped: {stop.reason}"
 
 
 def _warnings(calls: Sequence[Call]) -> tuple[str, ...]:

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.node.engine import LOG_NAME, Endpoint, Replay
+from cluster.node.engine import LOG_NAME, Endpoint, EngineFailure, Replay
 from cluster.node.simulation.kv_pool import KvPool
 from cluster.node.simulation.play import Play
 from cluster.node.simulation.readings import chunks_of, records_of, samples_of
 from cluster.node.simulation.served import Job
 from cluster.node.simulation.settings import Assumptions, Settings, resolve
 from cluster.node.simulation.speculation import Plan, plain_plan, speculative_plan
-from cluster.order import Limits, Order
-from cluster.traffic.workload import Workload
+from cluster.order import Cause, Limits, Order
+from cluster.traffic.request import Request
+from cluster.traffic.sessions import remarks
+from cluster.traffic.workload import Workload, turns_of
+from objectives.allowance import Allowance, cut_at_s, cut_records
 from objectives.measurement import Record
 from search_spaces.accelerators import GIB
 from search_spaces.values import Json
@@ -72,8 +75,10 @@ class SimulatedEndpoint:
     def reset_caches(self) -> None:
         self._pool = None
 
-    def play(self, workload: Workload, limits: Limits) -> Replay:
+    def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
         """Replay in virtual time. The client is never late.
+
+        A replay that is cut is played whole, and what came after the cut is forgotten.
 
         The same workload, config and trial number give the same replay, to the last bit; the number
         matters only where there is noise. `limits` are wall-clock limits and do not apply.
@@ -81,23 +86,8 @@ class SimulatedEndpoint:
         settings, trace = self._settings, workload.trace
         if self._pool is None or self._pool.trace_block != trace.block_tokens:
             self._pool = KvPool(settings.kv_blocks - 1, settings.block_size, trace.block_tokens)
-        jobs: list[Job] = []
-        refused: list[Record] = []
-        for index, request in enumerate(trace.requests):
-            job = Job(
-                request=index,
-                due_s=request.arrival_s / workload.speed,
-                prompt=request.input_length,
-                output=request.output_length,
-                hash_ids=request.hash_ids,
-            )
-            reason = _refusal(job, settings.max_model_len)
-            if reason is None:
-                jobs.append(job)
-            else:
-                refused.append(_refused(job, reason))
-        jobs.sort(key=lambda job: job.due_s)
-        plan = self._plan([job.output for job in jobs], workload.seed)
+        jobs = sorted(_jobs(workload, settings.max_model_len), key=lambda job: job.due_s)
+        plan = self._plan([job.output for job in jobs if job.refusal is None], workload.seed)
         assumed = self._assumptions
         noise: np.random.Generator | None = None
         factor = 1.0
@@ -109,10 +99,22 @@ class SimulatedEndpoint:
         )
         played.run()
         chunks = chunks_of(played.served)
-        records = records_of(settings, played.served, chunks, played.log) + refused
+        records = records_of(settings, played.served, chunks, played.log)
+        records += [_refused(job) for job in played.refused]
         records.sort(key=lambda record: record.request)
         samples = samples_of(settings, played.served, chunks, played.log, plan)
-        return Replay(records=tuple(records), samples=tuple(samples))
+        cut_s = None if allowance is None else cut_at_s(records, allowance)
+        seen = tuple(records) if cut_s is None else cut_records(records, cut_s)
+        return Replay(
+            records=seen,
+            samples=tuple(sample for sample in samples if cut_s is None or sample.at_s <= cut_s),
+            warnings=remarks(trace, workload.sessions, seen),
+            cut_s=cut_s,
+        )
+
+    def play_closed(self, workload: Workload, concurrency: int, limits: Limits) -> Replay:
+        """Not played yet."""
+        raise EngineFailure(Cause.UNSUPPORTED, "the simulated engine plays no closed loop")
 
     def _plan(self, outputs: list[int], seed: int) -> Plan:
         drafting = self._settings.drafting
@@ -121,28 +123,44 @@ class SimulatedEndpoint:
         return speculative_plan(outputs, drafting.acceptance, drafting.depth, seed)
 
 
-def _refusal(job: Job, max_model_len: int) -> str | None:
+def _jobs(workload: Workload, max_model_len: int) -> Iterator[Job]:
+    waits = turns_of(workload)
+    for index, (request, turn) in enumerate(zip(workload.trace.requests, waits, strict=True)):
+        yield Job(
+            request=index,
+            due_s=request.arrival_s / workload.speed,
+            prompt=request.input_length,
+            output=request.output_length,
+            hash_ids=request.hash_ids,
+            after=turn.after,
+            think_s=turn.think_s,
+            refusal=_refusal(request, max_model_len),
+        )
+
+
+def _refusal(request: Request, max_model_len: int) -> str | None:
     """Why the server would answer this request with an error."""
-    if job.output < 1:
-        return f"HTTP 400: max_tokens must be at least 1, got {job.output}"
-    if job.prompt < 1:
+    prompt, output = request.input_length, request.output_length
+    if output < 1:
+        return f"HTTP 400: max_tokens must be at least 1, got {output}"
+    if prompt < 1:
         return "HTTP 400: the prompt is empty"
-    if job.prompt + job.output > max_model_len:
+    if prompt + output > max_model_len:
         return (
-            f"HTTP 400: {job.prompt} prompt and {job.output} output tokens are more than "
+            f"HTTP 400: {prompt} prompt and {output} output tokens are more than "
             f"max_model_len={max_model_len}"
         )
     return None
 
 
-def _refused(job: Job, reason: str) -> Record:
+def _refused(job: Job) -> Record:
     return Record(
         request=job.request,
         due_s=job.due_s,
         sent_s=job.due_s,
         tokens_in=job.prompt,
         tokens_asked=job.output,
-        error=reason,
+        error=job.refusal,
     )
 
 

@@ -8,8 +8,9 @@ docs/engine.md says why each step is there. It imports no vllm: the server is an
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from cluster.node.secrecy import hide, secret_values, without_secrets
 from cluster.node.server_api import ServerApi, Unreachable, free_port
 from cluster.order import Cause, Limits, Order, Ran
 from cluster.traffic.workload import Prompt, Workload, load_encode, materialise, warm_up_prompts
+from objectives.allowance import CUT, Allowance
 from objectives.measurement import Sample
 from search_spaces.values import Json
 
@@ -78,6 +80,7 @@ class VllmEndpoint:
         self._secrets = secret_values(engine_environment(order, os.environ))
         self._memory_kills = memory_kills()
         self._effective: Mapping[str, Json] = {}
+        self._made: tuple[Workload, tuple[Prompt, ...]] | None = None
         self.version: str | None = installed_version()
         self.hardware: str | None = hardware_name()
         self.command: tuple[str, ...] = ()
@@ -150,33 +153,65 @@ class VllmEndpoint:
                 raise EngineFailure(Cause.STUCK, reason)
             time.sleep(0.1)
 
-    def play(self, workload: Workload, limits: Limits) -> Replay:
+    def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
         """Replay open loop, counters read at the edges and once a second between."""
-        prompts = materialise(workload, load_encode(workload.tokenizer))
-        result, samples = run_loop(self._play(prompts, workload, limits))
+        prompts = self._prompts(workload)
+        played = replay(
+            prompts,
+            base_url=self.base_url,
+            model=self._served_name,
+            stuck_s=limits.stuck_s,
+            alive=self._why_dead,
+            temperature=workload.temperature,
+            seed=workload.seed,
+            allowance=allowance,
+        )
+        return self._seen_through(played)
+
+    def play_closed(self, workload: Workload, concurrency: int, limits: Limits) -> Replay:
+        """Replay with so many requests in flight, counters read as in `play`."""
+        played = closed_loop(
+            self._prompts(workload),
+            concurrency,
+            base_url=self.base_url,
+            model=self._served_name,
+            stuck_s=limits.stuck_s,
+            alive=self._why_dead,
+            temperature=workload.temperature,
+            seed=workload.seed,
+        )
+        return self._seen_through(played)
+
+    def _prompts(self, workload: Workload) -> tuple[Prompt, ...]:
+        """The workload's prompts. Their tokens do not depend on the speed and are made once."""
+        if self._made is None or replace(self._made[0], speed=workload.speed) != workload:
+            self._made = workload, materialise(workload, load_encode(workload.tokenizer))
+        before, prompts = self._made
+        if before.speed == workload.speed:
+            return prompts
+        return tuple(
+            replace(prompt, due_s=prompt.due_s * before.speed / workload.speed) for prompt in prompts
+        )
+
+    def _seen_through(self, playing: Coroutine[object, object, ReplayResult]) -> Replay:
+        """Play to the end. Raises EngineFailure where the engine died or got stuck on the way."""
+        result, samples = run_loop(self._scraped(playing))
         self._raise_if_stopped(result, samples)
-        if any(not record.ok for record in result.records) and self._is_dying():
+        if any(record.error not in (None, CUT) for record in result.records) and self._is_dying():
             raise self._death(result, samples)
         return Replay(
             records=result.records,
             samples=samples,
             invalid=result.invalid,
             warnings=(*result.warnings, *caveats(self.version)),
+            cut_s=result.cut_s,
         )
 
-    async def _play(
-        self, prompts: tuple[Prompt, ...], workload: Workload, limits: Limits
+    async def _scraped(
+        self, playing: Coroutine[object, object, ReplayResult]
     ) -> tuple[ReplayResult, tuple[Sample, ...]]:
         async with Scraper(self.base_url, version=self.version) as scraper:
-            result = await replay(
-                prompts,
-                base_url=self.base_url,
-                model=self._served_name,
-                stuck_s=limits.stuck_s,
-                alive=self._why_dead,
-                temperature=workload.temperature,
-                seed=workload.seed,
-            )
+            result = await playing
         return result, scraper.samples(result.zero_s)
 
     @property
@@ -209,7 +244,7 @@ class VllmEndpoint:
 
     def _raise_if_stopped(self, result: ReplayResult, samples: tuple[Sample, ...]) -> None:
         match result.stopped:
-            case None:
+            case None | Stopped.CUT:
                 return
             case Stopped.DEAD:
                 raise self._death(result, samples)

@@ -14,6 +14,7 @@ from cluster.node.engine import EngineFailure, Replay
 from cluster.order import Cause, Limits, Order
 from cluster.traffic.trace import Request, Trace
 from cluster.traffic.workload import Workload
+from objectives.allowance import Allowance
 from objectives.measurement import Record
 from objectives.slo import Slo
 from search_spaces.values import Json
@@ -30,7 +31,10 @@ class ScriptedEndpoint:
 
     def reset_caches(self) -> None: ...
 
-    def play(self, workload: Workload, limits: Limits) -> Replay:
+    def play_closed(self, workload: Workload, concurrency: int, limits: Limits) -> Replay:
+        return self.play(workload, limits)
+
+    def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
         records = tuple(
             Record(
                 request=index,

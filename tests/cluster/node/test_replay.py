@@ -19,7 +19,9 @@ from cluster.node.client import Call, connected, request_body
 from cluster.node.replay import ReplayResult, Stopped, closed_loop, replay, run_loop
 from cluster.traffic.trace import Message
 from cluster.traffic.workload import Prompt
+from objectives.allowance import CUT, Allowance, misses_known
 from objectives.measurement import Record
+from objectives.slo import Slo
 from objectives.statistics import quantile
 from tests.cluster.node.fake_server import Behave, FakeServer, Script, events, prompt
 
@@ -37,6 +39,7 @@ async def played(
     stuck_s: float = 30.0,
     alive: Callable[[], str | None] = healthy,
     request_timeout_s: float | None = None,
+    allowance: Allowance | None = None,
 ) -> ReplayResult:
     return await replay(
         prompts,
@@ -45,6 +48,7 @@ async def played(
         stuck_s=stuck_s,
         alive=alive,
         request_timeout_s=request_timeout_s,
+        allowance=allowance,
     )
 
 
@@ -54,12 +58,19 @@ def play(
     *,
     stuck_s: float = 30.0,
     request_timeout_s: float | None = None,
+    allowance: Allowance | None = None,
 ) -> tuple[ReplayResult, FakeServer]:
     """Replay against a server of this behaviour."""
 
     async def main() -> tuple[ReplayResult, FakeServer]:
         async with FakeServer(behave) as server:
-            result = await played(server, prompts, stuck_s=stuck_s, request_timeout_s=request_timeout_s)
+            result = await played(
+                server,
+                prompts,
+                stuck_s=stuck_s,
+                request_timeout_s=request_timeout_s,
+                allowance=allowance,
+            )
             return result, server
 
     return run_loop(main())
@@ -120,6 +131,49 @@ def test_closed_loop_keeps_so_many_in_flight() -> None:
     result, most = run_loop(main())
     assert most == 3
     assert all(record.ok and record.lateness_s < SLACK_S for record in result.records)
+
+
+# --- when it is cut
+
+
+def test_a_replay_is_cut_once_more_have_missed_than_may_and_its_requests_are_let_go() -> None:
+    # Every other request waits for its first token until the client leaves.
+    prompts = [prompt(i, due_s=0.05 * i) for i in range(400)]
+    result, server = play(
+        lambda n: Script(hang_after=0) if n % 2 else Script(),
+        prompts,
+        allowance=Allowance(Slo(ttft_s=0.3), misses=4),
+    )
+    assert result.stopped is Stopped.CUT
+    # The fifth of them is request 9, due at 0.45 s and late at 0.75 s; the last would be due at 20 s.
+    assert result.cut_s is not None
+    assert 0.75 <= result.cut_s < 0.75 + 3 * SLACK_S
+    assert len(result.records) == 400
+    assert len(server.arrivals) < 200
+    left = [record for record in result.records if record.error == CUT]
+    assert {record.request for record in left} >= {1, 3, 5, 7, 9, 399}
+    assert all(record.ok for record in result.records if record.error != CUT)
+    assert misses_known(result.records, Slo(ttft_s=0.3), result.cut_s) >= 5
+    assert result.invalid is None
+
+
+def test_a_slow_stream_is_cut_while_it_runs() -> None:
+    # 0.2 s a token against a mean of 0.05 s: no answer is over by the time this is certain.
+    prompts = [prompt(i, max_tokens=60) for i in range(3)]
+    slow = Script(gap_s=0.2)
+    result, _ = play(slow, prompts, allowance=Allowance(Slo(tpot_s=0.05), misses=2))
+    assert result.stopped is Stopped.CUT
+    assert result.cut_s is not None
+    assert 59 * 0.05 <= result.cut_s < 59 * 0.05 + 3 * SLACK_S
+    assert all(record.error == CUT and record.chunk_s for record in result.records)
+
+
+def test_a_replay_within_its_allowance_is_played_to_its_end() -> None:
+    prompts = [prompt(i, due_s=0.01 * i) for i in range(20)]
+    allowance = Allowance(Slo(ttft_s=1.0), misses=5)
+    result, _ = play(lambda n: Script(before_s=1.5 if n < 5 else 0.0), prompts, allowance=allowance)
+    assert (result.stopped, result.cut_s) == (None, None)
+    assert all(record.ok for record in result.records)
 
 
 # --- what a request says

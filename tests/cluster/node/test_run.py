@@ -15,6 +15,7 @@ from cluster.order import Cause, Failed, Limits, Measured, Order, Ran
 from cluster.traffic.request import Request
 from cluster.traffic.trace import Trace
 from cluster.traffic.workload import Workload
+from objectives.allowance import Allowance
 from objectives.measurement import Record, Sample
 from objectives.slo import Slo
 from search_spaces.values import Json
@@ -80,8 +81,12 @@ class ScriptedEngine:
     def reset_caches(self) -> None:
         self.step("reset_caches")
 
-    def play(self, workload: Workload, limits: Limits) -> Replay:
+    def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
         self.step("play")
+        return self.replay
+
+    def play_closed(self, workload: Workload, concurrency: int, limits: Limits) -> Replay:
+        self.step(f"play {concurrency} at once")
         return self.replay
 
     def step(self, name: str) -> None:
@@ -164,7 +169,8 @@ def test_a_late_client_voids_the_trial_and_blames_no_config(tmp_path: Path) -> N
     late = Replay(records=(GOOD,), samples=SAMPLES, invalid="the client sent late")
     outcome = run_trial(ORDER, ScriptedEngine(replay=late), tmp_path)
     assert isinstance(outcome, Failed)
-    assert (outcome.cause, outcome.reason) == (Cause.CLIENT_LATE, "the client sent late")
+    assert outcome.cause is Cause.CLIENT_LATE
+    assert outcome.reason.endswith("twice in a row: the client sent late")
     assert not outcome.cause.blames_config
     assert outcome.records == (GOOD,)
 

@@ -1,0 +1,127 @@
+"""Which replays one engine start serves.
+
+The workload's own speed comes first and is always played whole, so that every trial of a study has latencies
+at one and the same load, request by request. The capacity is looked for after it, by replays that are cut
+as soon as their verdict is certain. `cluster.node.measured` makes the trial's numbers of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cluster.node.engine import Endpoint, EngineFailure, Replay
+from cluster.order import CapacityLoad, Cause, ClosedLoop, Order
+from objectives.allowance import Allowance, misses_known
+from objectives.capacity import CapacitySearch, SpeedGrid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One replay of a trial."""
+
+    speed: float
+    replay: Replay
+    misses: int
+    held: bool
+
+
+class Loads:
+    """The replays of one trial, as they are played. What was played is there however the trial ends."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        requests = len(order.workload.trace.requests)
+        self._allowance = Allowance.of(order.slo, requests)
+        self.played: list[Played] = []
+        """In the order they were played, the void ones left out."""
+        self.found: CapacitySearch | None = None
+        self.voids: list[str] = []
+        """Why replays were played again, one sentence each."""
+
+    def play(self, endpoint: Endpoint) -> None:
+        """Play all that the order asks for. Raises EngineFailure, also where the client was late twice."""
+        load = self._order.load
+        if isinstance(load, ClosedLoop):
+            self._play_whole(endpoint)
+            return
+        for _ in range(load.repeats):
+            self._play_whole(endpoint)
+        if isinstance(load, CapacityLoad):
+            self._find_capacity(endpoint, load)
+
+    def _play_whole(self, endpoint: Endpoint) -> None:
+        speed = self._order.workload.speed
+        replay = self._valid(endpoint, speed, cut=False)
+        _refuse_unanswered(replay)
+        self._keep(speed, replay)
+
+    def _find_capacity(self, endpoint: Endpoint, load: CapacityLoad) -> None:
+        grid = grid_of(self._order, load)
+        search = self.found = CapacitySearch(grid, load.guess)
+        held = sum(played.held for played in self.played)
+        search.tell(0, held=2 * held > len(self.played))
+        while (k := search.next()) is not None:
+            replay = self._valid(endpoint, grid.speed(k), cut=True)
+            search.tell(k, held=self._keep(grid.speed(k), replay).held)
+
+    def _valid(self, endpoint: Endpoint, speed: float, *, cut: bool) -> Replay:
+        """A replay whose client was not late, or whose verdict stands although it was."""
+        replay = self._replay(endpoint, speed, cut=cut)
+        if replay.invalid is not None and not (cut and self._holds(replay)):
+            self.voids.append(f"a replay at speed {speed:.4g} was void and played again: {replay.invalid}")
+            replay = self._replay(endpoint, speed, cut=cut)
+        if replay.invalid is None:
+            return replay
+        if cut and self._holds(replay):
+            # Latency counts from the due time: a late client can break an SLO, never keep it.
+            return replace(replay, warnings=(*replay.warnings, replay.invalid))
+        raise EngineFailure(
+            Cause.CLIENT_LATE,
+            f"at speed {speed:.4g}, twice in a row: {replay.invalid}",
+            records=replay.records,
+            samples=replay.samples,
+        )
+
+    def _replay(self, endpoint: Endpoint, speed: float, *, cut: bool) -> Replay:
+        order = self._order
+        endpoint.reset_caches()
+        if isinstance(order.load, ClosedLoop):
+            return endpoint.play_closed(order.workload, order.load.concurrency, order.limits)
+        workload = replace(order.workload, speed=speed)
+        return endpoint.play(workload, order.limits, allowance=self._allowance if cut else None)
+
+    def _holds(self, replay: Replay) -> bool:
+        return misses_known(replay.records, self._order.slo, replay.cut_s) <= self._allowance.misses
+
+    def _keep(self, speed: float, replay: Replay) -> Played:
+        misses = misses_known(replay.records, self._order.slo, replay.cut_s)
+        played = Played(speed=speed, replay=replay, misses=misses, held=misses <= self._allowance.misses)
+        self.played.append(played)
+        return played
+
+
+def grid_of(order: Order, load: CapacityLoad) -> SpeedGrid:
+    """The speeds that a trial may be played at."""
+    return SpeedGrid(
+        reference=order.workload.speed,
+        resolution=load.resolution,
+        lowest=load.lowest,
+        highest=load.highest,
+    )
+
+
+def _refuse_unanswered(replay: Replay) -> None:
+    """Raise EngineFailure for a replay in which nobody was served."""
+    if any(record.ok for record in replay.records):
+        return
+    errors = [record.error or "no token" for record in replay.records]
+    reason = f"none of {len(errors)} requests succeeded; the first: {errors[0]}" if errors else "no requests"
+    raise EngineFailure(_cause(errors), reason, records=replay.records, samples=replay.samples)
+
+
+def _cause(errors: Sequence[str]) -> Cause:
+    """Of a replay in which every request failed while the engine lived."""
+    if all(error.startswith("HTTP 4") for error in errors):
+        return Cause.INVALID_ARGUMENT  # refused, each of them: a context too short for the trace, say
+    if all("timed out" in error for error in errors):
+        return Cause.STUCK
+    return Cause.DIED_UNDER_LOAD

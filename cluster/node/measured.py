@@ -1,0 +1,158 @@
+"""What a trial's replays make of it: its numbers at the workload's speed, its capacity, its curve.
+
+docs/measurement.md says what each number is.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster.node.engine import Replay
+from cluster.node.loads import Loads, Played, grid_of
+from cluster.order import CapacityLoad, ClosedLoop, Measured, Order, Ran, Step
+from objectives.allowance import misses_known
+from objectives.capacity import CapacitySearch, SpeedGrid, Verdicts, capacity_estimate
+from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
+from objectives.slo import Slo
+from objectives.summary import summarise
+
+
+def measured(loads: Loads, order: Order, ran: Ran) -> Measured:
+    """The outcome of a trial all of whose replays were played."""
+    whole = [
+        None if played.replay.cut_s is not None else _summary(played.replay, order, ran)
+        for played in loads.played
+    ]
+    points = [_point(played, summary) for played, summary in zip(loads.played, whole, strict=True)]
+    first = loads.played[0].replay
+    return Measured(
+        measurement=_measurement(loads, [summary for summary in whole if summary], points, order),
+        records=first.records,
+        samples=first.samples,
+        ran=ran,
+        steps=_steps(loads.played, points)[1:],
+    )
+
+
+def steps_before_failure(loads: Loads, order: Order, ran: Ran) -> tuple[Step, ...]:
+    """The replays that were over when a trial failed."""
+    points = [
+        _point(played, None if played.replay.cut_s is not None else _summary(played.replay, order, ran))
+        for played in loads.played
+    ]
+    return _steps(loads.played, points)
+
+
+def _steps(all_played: Sequence[Played], points: Sequence[LoadPoint]) -> tuple[Step, ...]:
+    return tuple(
+        Step(point=point, records=played.replay.records, samples=played.replay.samples)
+        for played, point in zip(all_played, points, strict=True)
+    )
+
+
+def _summary(replay: Replay, order: Order, ran: Ran) -> Measurement:
+    """What one whole replay measured."""
+    slots, effective = ran.effective.get("max_num_seqs"), ran.effective
+    return summarise(
+        replay.records,
+        replay.samples,
+        slo=order.slo,
+        max_num_seqs=slots if isinstance(slots, int) else None,
+        speculates=effective["speculative_config"] is not None if "speculative_config" in effective else None,
+        caveats=replay.warnings,
+    )
+
+
+def _point(played: Played, summary: Measurement | None) -> LoadPoint:
+    replay = played.replay
+    due_s = [record.due_s for record in replay.records]
+    start_s, last_s = min(due_s), max(due_s)
+    tokens_s = (record.chunk_s[-1] for record in replay.records if record.chunk_s)
+    return LoadPoint(
+        speed=played.speed,
+        offered_rps=(len(due_s) - 1) / (last_s - start_s) if last_s > start_s else None,
+        requests=len(due_s),
+        misses=played.misses,
+        held=played.held,
+        cut_s=replay.cut_s,
+        took_s=(max(tokens_s, default=last_s) if replay.cut_s is None else replay.cut_s) - start_s,
+        saved_s=0.0 if replay.cut_s is None else max(last_s - replay.cut_s, 0.0),
+        metrics={} if summary is None else summary.metrics,
+    )
+
+
+def _measurement(
+    loads: Loads, whole: Sequence[Measurement], points: Sequence[LoadPoint], order: Order
+) -> Measurement:
+    """Of summaries in the order of play, those at the workload's speed first."""
+    load, voids = order.load, tuple(loads.voids)
+    if isinstance(load, ClosedLoop):
+        return replace(whole[0], mode=Mode.CLOSED, warnings=(*voids, *whole[0].warnings))
+    base = combine(whole[: load.repeats])
+    base = replace(
+        base,
+        curve=tuple(sorted(points, key=lambda point: point.speed)),
+        warnings=(*voids, *base.warnings),
+    )
+    return _with_capacity(base, loads, points[0], load, order) if isinstance(load, CapacityLoad) else base
+
+
+def _with_capacity(
+    base: Measurement, loads: Loads, first: LoadPoint, load: CapacityLoad, order: Order
+) -> Measurement:
+    search = loads.found
+    assert search is not None  # it follows the replays at the workload's speed
+    if first.offered_rps is None:
+        reason = "all requests are due at once, so there is no rate and no capacity"
+        return replace(base, mode=Mode.CAPACITY, warnings=(*base.warnings, reason))
+    grid = grid_of(order, load)
+    rate = first.offered_rps / first.speed  # of the trace as it was recorded
+    speed = capacity_estimate(
+        0.0 if search.held is None else grid.speed(search.held),
+        [Verdicts(played.speed, _met(played.replay, order.slo)) for played in loads.played],
+        order.slo.attainment,
+    )
+    tokens = float(np.mean([request.output_length for request in order.workload.trace.requests]))
+    found = {
+        "capacity_rps": _times(speed, rate),
+        "capacity_tokens_per_s": _times(speed, rate * tokens),
+        "capacity_speed": speed,
+    }
+    return replace(
+        base,
+        mode=Mode.CAPACITY,
+        metrics={**base.metrics, **found},
+        warnings=(*base.warnings, *_remarks(search, grid)),
+    )
+
+
+def _remarks(search: CapacitySearch, grid: SpeedGrid) -> Iterator[str]:
+    if search.held is None:
+        lowest = grid.speed(grid.first)
+        yield f"the SLO did not hold at the lowest speed tried, {lowest:.4g}: the capacity lies below it"
+    if search.failed is None:
+        highest = grid.speed(grid.last)
+        yield f"the SLO held at the highest speed tried, {highest:.4g}: the capacity is at least that"
+
+
+def _met(replay: Replay, slo: Slo) -> NDArray[np.bool_]:
+    """(n,) whether each request met the SLO, in order of due times, as `Verdicts` has it."""
+    ordered = sorted(replay.records, key=lambda record: (record.due_s, record.request))
+    if replay.cut_s is None:
+        return np.array([slo.met_by(record) for record in ordered], dtype=np.bool_)
+    due = (record for record in ordered if record.due_s <= replay.cut_s)
+    return np.array([misses_known((record,), slo, replay.cut_s) == 0 for record in due], dtype=np.bool_)
+
+
+def _times(estimate: Estimate, factor: float) -> Estimate:
+    return Estimate(
+        value=estimate.value * factor,
+        low=None if estimate.low is None else estimate.low * factor,
+        high=None if estimate.high is None else estimate.high * factor,
+    )
+
+
+def combine(measurements: Sequence[Measurement]) -> Measurement:
+    return measurements[0]

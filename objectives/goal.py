@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from objectives.measurement import Estimate, Measurement
+from objectives.measurement import Estimate, Measurement, Mode
 from objectives.metrics import LATENCIES, METRICS, PERCENTILES, STRICT_PERCENTILES, latency_metric
 from objectives.slo import Slo
 from objectives.statistics import requests_needed
+from search_spaces.measure import CAPACITY_ONLY
 
 
 class GoalError(ValueError):
@@ -62,10 +63,11 @@ def objective(name: str) -> Objective:
     if name in OBJECTIVES:
         return OBJECTIVES[name]
     if name.startswith("throughput"):
-        instead = "goodput_tokens" if "token" in name else "goodput"
+        tokens = "_tokens" if "token" in name else ""
         raise GoalError(
             f"{name!r} is no objective: a replay leaves at its recorded times, so every config that keeps up "
-            f"has the throughput that was offered; use {instead!r}, which counts what met the SLO"
+            f"has the throughput that was offered; use 'capacity{tokens}', the highest rate at which the SLO "
+            f"holds, or 'goodput{tokens}', what meets it at one speed (measure: fixed)"
         )
     close = difflib.get_close_matches(name, OBJECTIVES, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"objectives are {', '.join(OBJECTIVES)}"
@@ -124,12 +126,17 @@ def violations(measurement: Measurement, slo: Slo) -> dict[str, float]:
     """By how much each limit of the goal is missed; at most 0 is feasible.
 
     The one limit is on SLO attainment: the share wanted minus the share reached, which is 0 where no
-    request was answered.
+    request was answered. It is that of the measurement's own load: of the workload's speed where a capacity
+    was looked for, of the closed loop in one.
     """
     return {"slo_attainment": slo.attainment - (measurement.value("slo_attainment") or 0.0)}
 
 
 def _why_missing(wanted: Objective, measurement: Measurement) -> str:
+    if wanted.name in CAPACITY_ONLY:
+        if measurement.mode is not Mode.CAPACITY:
+            return f"the trial played a {measurement.mode}, and only measure: capacity looks for it"
+        return "all requests of the trace are due at once, so it has no rate"
     if measurement.failed_requests == measurement.requests:
         return f"none of the {measurement.requests} requests was answered"
     if measurement.requests < wanted.requests_needed:
@@ -143,7 +150,9 @@ def _why_missing(wanted: Objective, measurement: Measurement) -> str:
 
 
 def _all_objectives() -> Mapping[str, Objective]:
-    shares = {
+    rates = {
+        "capacity": "capacity_rps",
+        "capacity_tokens": "capacity_tokens_per_s",
         "goodput": "goodput_rps",
         "goodput_tokens": "goodput_tokens_per_s",
         "slo_attainment": "slo_attainment",
@@ -152,7 +161,7 @@ def _all_objectives() -> Mapping[str, Objective]:
         name: Objective(
             name=name, metric=metric, direction="maximise", description=METRICS[metric].description
         )
-        for name, metric in shares.items()
+        for name, metric in rates.items()
     }
     for latency in LATENCIES:
         for point in (*PERCENTILES, None):

@@ -12,7 +12,7 @@ from typing import Literal
 
 from objectives.measurement import Estimate, Measurement
 
-Unit = Literal["s", "requests/s", "tokens/s", "share", "tokens", "bytes", "flops", "count"]
+Unit = Literal["s", "requests/s", "tokens/s", "share", "tokens", "bytes", "flops", "count", "ratio"]
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 PERCENTILES = (50, 90, 95, 99)
@@ -67,6 +67,9 @@ _LATENCY_WORDS = {
 }
 
 _PLAIN: tuple[tuple[str, Unit, Literal[1, -1, 0], str], ...] = (
+    ("capacity_rps", "requests/s", 1, "requests due per second at the highest speed at which the SLO held"),
+    ("capacity_tokens_per_s", "tokens/s", 1, "output tokens asked for per second at that speed"),
+    ("capacity_speed", "ratio", 1, "that speed: arrival times of the trace were divided by it"),
     ("goodput_rps", "requests/s", 1, "requests that met the SLO, per second of the replay"),
     ("goodput_tokens_per_s", "tokens/s", 1, "output tokens of requests that met the SLO, per second"),
     ("slo_attainment", "share", 1, "share of requests that met every limit of the SLO"),

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from search_spaces.document import Node
 from search_spaces.faults import Fault, nearest
-from search_spaces.sections import DEFAULT_OBJECTIVES, Section
+from search_spaces.sections import Section
 
 _Body = TypeVar("_Body", bound=Section)
 
@@ -28,7 +28,8 @@ class SpaceBody(Section):
     constraints: list[str] = Field(default_factory=list)
     traffic: dict[str, JsonValue] = Field(default_factory=dict)
     slo: dict[str, int | float] = Field(default_factory=dict)
-    objectives: list[str] = Field(default_factory=lambda: list(DEFAULT_OBJECTIVES), min_length=1)
+    measure: JsonValue = None
+    objectives: list[str] | None = Field(default=None, min_length=1)
     budget: dict[str, JsonValue] = Field(default_factory=dict)
     trust_remote_code: bool = False
 

@@ -5,6 +5,7 @@ Prints nothing; `tuner space show` does.
 
 from collections.abc import Iterator, Mapping
 
+from search_spaces.measure import Capacity, Closed, Fixed, Measure
 from search_spaces.parameters import Categorical, Choice, Parameter, Real, described
 from search_spaces.settings import leaves
 from search_spaces.space import Count, Space
@@ -23,6 +24,7 @@ def lines(space: Space) -> list[str]:
         *_field("always", ", ".join(_settings(space.engine, space.environment, None))),
         *_field("traffic", _traffic(space)),
         *_field("slo", ", ".join(f"{name} {limit:g}" for name, limit in space.slo.items())),
+        *_field("measure", _measure(space.measure)),
         *_field("objectives", ", ".join(space.objectives)),
         *_field("budget", f"{space.budget.trials} trials" if space.budget.trials else ""),
         "parameters",
@@ -57,6 +59,7 @@ def to_json(space: Space) -> dict[str, Json]:
         "parameters": [_parameter(parameter, {}) for parameter in space.parameters],
         "constraints": [constraint.text for constraint in space.constraints],
         "slo": dict(space.slo),
+        "measure": space.measure.model_dump(mode="json"),
         "objectives": list(space.objectives),
         "traffic": space.traffic.model_dump(mode="json"),
         "budget": space.budget.model_dump(mode="json"),
@@ -89,6 +92,18 @@ def _traffic(space: Space) -> str:
     else:
         return ""
     return f"{source}; speed {traffic.speed:g}, seed {traffic.seed}"
+
+
+def _measure(measure: Measure) -> str:
+    match measure:
+        case Capacity():
+            within = f"between {measure.lowest:g} and {measure.highest:g} times the speed"
+            more = "" if measure.repeats == 1 else f"; {measure.repeats} replays at the speed itself"
+            return f"capacity to {100 * measure.resolution:g} %, {within}{more}"
+        case Fixed():
+            return "fixed load" if measure.repeats == 1 else f"fixed load, {measure.repeats} replays"
+        case Closed():
+            return f"closed loop, {measure.concurrency} requests in flight"
 
 
 def _tree(parameters: tuple[Parameter, ...], indent: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from search_spaces.document import Node, read_document
 from search_spaces.expression import Unreadable
 from search_spaces.faults import Fault, SpaceError
 from search_spaces.literal_secrets import secret_faults
+from search_spaces.measure import CAPACITY_ONLY, Measure, read_measure, unmeasured
 from search_spaces.parameter_tree import read_arguments, read_environment, read_parameters
 from search_spaces.parameters import Parameter, every
 from search_spaces.sections import Budget, Resources, Section, SpaceTraffic
@@ -63,8 +64,9 @@ def parse_space(text: str, source: str) -> Space:
     budget = _section(children.get("budget"), Budget, faults, "budget")
     environment = read_environment(children.get("environment"), faults)
     _check_slo(children.get("slo"), faults)
-    _check_objectives(children.get("objectives"), faults)
-    if faults or body is None:
+    measure = read_measure(children.get("measure"), faults)
+    _check_objectives(children.get("objectives"), measure, faults)
+    if faults or body is None or measure is None:
         raise SpaceError(sorted(faults, key=lambda fault: fault.line))
     return Space(
         name=body.name or Path(source).stem,
@@ -76,7 +78,8 @@ def parse_space(text: str, source: str) -> Space:
         parameters=parameters,
         constraints=constraints,
         slo={name: float(limit) for name, limit in body.slo.items()},
-        objectives=tuple(body.objectives),
+        measure=measure,
+        named_objectives=tuple(body.objectives or ()),
         traffic=traffic,
         budget=budget,
         trust_remote_code=body.trust_remote_code,
@@ -150,11 +153,17 @@ def _check_slo(node: Node | None, faults: list[Fault]) -> None:
         faults.append(node.fault(f"{message}; got {names}"))
 
 
-def _check_objectives(node: Node | None, faults: list[Fault]) -> None:
-    names = node.plain if node is not None else None
-    if (
-        node is not None
-        and isinstance(names, list)
-        and any(name in names[:i] for i, name in enumerate(names))
-    ):
+def _check_objectives(node: Node | None, measure: Measure | None, faults: list[Fault]) -> None:
+    items = node.value if node is not None and isinstance(node.value, list) else []
+    names = [item.plain for item in items]
+    if node is not None and any(name in names[:i] for i, name in enumerate(names)):
         faults.append(node.fault("names an objective twice"))
+    if measure is None:
+        return
+    for item in items:
+        if isinstance(item.value, str) and unmeasured((item.value,), measure):
+            message = (
+                f"'{item.value}' is not measured by kind {measure.kind}; "
+                f"write {CAPACITY_ONLY[item.value]}, or measure: capacity"
+            )
+            faults.append(item.fault(message))

@@ -5,8 +5,6 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-DEFAULT_OBJECTIVES = ("goodput", "tpot_p95")
-
 
 class Section(BaseModel):
     """A mapping of known keys."""

@@ -13,9 +13,10 @@ import numpy as np
 from search_spaces.constraints import Constraint
 from search_spaces.faults import Fault, SpaceError, nearest
 from search_spaces.locate import located
+from search_spaces.measure import Capacity, Measure, default_objectives
 from search_spaces.parameters import Categorical, Choice, Integer, Parameter, Real, every
 from search_spaces.points import Values, drawn, every_point, raw_count, uniform, walked, ways
-from search_spaces.sections import DEFAULT_OBJECTIVES, Budget, Resources, SpaceTraffic
+from search_spaces.sections import Budget, Resources, SpaceTraffic
 from search_spaces.settings import Settings, gpus_needed, settings_of
 from search_spaces.values import Json, Scalar
 from search_spaces.vllm_rules import refusals
@@ -87,13 +88,21 @@ class Space:
     constraints: tuple[Constraint, ...] = ()
     slo: Mapping[str, float] = field(default_factory=dict)
     """Limits in ms by name with percentile, one percentile for all: `ttft_p95_ms`."""
-    objectives: tuple[str, ...] = DEFAULT_OBJECTIVES
+    measure: Measure = field(default_factory=Capacity)
+    """What a trial measures."""
+    named_objectives: tuple[str, ...] = ()
+    """As the file names them; empty: it leaves them to `measure`."""
     traffic: SpaceTraffic = field(default_factory=SpaceTraffic)
     budget: Budget = field(default_factory=Budget)
     trust_remote_code: bool = False
     help: str | None = None
     text: str = field(default="", compare=False, repr=False)
     """The YAML as read, for the record."""
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Names of what to improve."""
+        return self.named_objectives or default_objectives(self.measure)
 
     @property
     def common(self) -> Settings:

@@ -1,9 +1,10 @@
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from objectives.goal import OBJECTIVES, Goal, GoalError, MissingObjective, objective, violations
-from objectives.measurement import Estimate, Measurement
+from objectives.measurement import Estimate, Measurement, Mode
 from objectives.metrics import METRICS
 from objectives.slo import Slo
 from tests.objectives.replays import measurement
@@ -13,6 +14,15 @@ def test_goodput_goes_up_and_tpot_goes_down() -> None:
     assert objective("goodput").direction == "maximise"
     assert objective("tpot_p95").direction == "minimise"
     assert objective("tpot_p95").metric == "tpot_p95_s"
+
+
+def test_capacity_goes_up_in_requests_and_in_tokens() -> None:
+    goal = Goal.of(["capacity", "capacity_tokens"])
+    measured = measurement(
+        capacity_rps=Estimate(value=3, low=2, high=None), capacity_tokens_per_s=Estimate(value=120)
+    )
+    assert goal.losses(measured) == (-3, -120)
+    assert goal.loss_estimates(measured)[0] == Estimate(value=-3, low=None, high=-2)
 
 
 def test_every_objective_goes_the_way_its_metric_is_better() -> None:
@@ -50,16 +60,25 @@ def test_a_bad_goal_is_told_in_one_line(names: list[str], said: str) -> None:
 
 
 def test_an_unknown_objective_like_no_other_is_answered_with_the_list() -> None:
-    with pytest.raises(GoalError, match=r"objectives are goodput, goodput_tokens, .*e2e_mean"):
+    with pytest.raises(
+        GoalError, match=r"objectives are capacity, capacity_tokens, goodput, goodput_tokens, .*e2e_mean"
+    ):
         objective("zzz")
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("throughput", "'goodput'"), ("throughput_tokens", "'goodput_tokens'")]
+    ("name", "capacity", "goodput"),
+    [("throughput", "capacity", "goodput"), ("throughput_tokens", "capacity_tokens", "goodput_tokens")],
 )
-def test_throughput_is_refused_with_the_reason(name: str, instead: str) -> None:
-    with pytest.raises(GoalError, match=rf"has the throughput that was offered; use {instead}"):
+def test_throughput_is_refused_with_the_reason_and_what_to_use(
+    name: str, capacity: str, goodput: str
+) -> None:
+    with pytest.raises(GoalError) as caught:
         objective(name)
+    assert "has the throughput that was offered" in str(caught.value)
+    assert f"use '{capacity}', the highest rate" in str(caught.value)
+    assert f"or '{goodput}', what meets it at one speed (measure: fixed)" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +92,16 @@ def test_throughput_is_refused_with_the_reason(name: str, instead: str) -> None:
         ),
         ("goodput", measurement(requests=50, failed_requests=50), "none of the 50 requests was answered"),
         ("itl_p50", measurement(requests=50), "no request had a token after its first chunk"),
+        (
+            "capacity",
+            measurement(),
+            "the trial played a fixed load, and only measure: capacity looks for it",
+        ),
+        (
+            "capacity_tokens",
+            replace(measurement(), mode=Mode.CAPACITY),
+            "all requests of the trace are due at once, so it has no rate",
+        ),
     ],
 )
 def test_a_missing_objective_names_itself_and_the_reason(
@@ -88,6 +117,12 @@ def test_a_missing_objective_names_itself_and_the_reason(
 def test_what_an_objective_needs_is_known_before_anything_runs() -> None:
     assert objective("ttft_p99").requests_needed == 299
     assert objective("ttft_p95").requests_needed == 1
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_the_slo_is_judged_at_the_load_that_was_played_whatever_was_looked_for(mode: Mode) -> None:
+    measured = replace(measurement(slo_attainment=0.5, capacity_rps=9), mode=mode)
+    assert violations(measured, Slo(ttft_s=1, attainment=0.75)) == {"slo_attainment": 0.25}
 
 
 def test_a_violation_at_or_below_zero_is_feasible() -> None:

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from search_spaces.describe import count_text, lines, to_json
 from search_spaces.load import load_space, parse_space, shipped_spaces
 from search_spaces.space import Count
@@ -44,7 +46,8 @@ def test_a_person_reads_the_tree_with_ranges_and_what_is_set() -> None:
         "always     max_model_len = 2048, enforce_eager = true, VLLM_A=1",
         "traffic    made: requests 48; speed 2, seed 0",
         "slo        ttft_p95_ms 500",
-        "objectives goodput, tpot_p95",
+        "measure    capacity to 5 %, between 0.25 and 16 times the speed",
+        "objectives capacity, tpot_p95",
         "budget     7 trials",
         "parameters",
         "  kv_cache_dtype                    null | fp8  (of keys and values)",
@@ -65,6 +68,14 @@ def test_a_person_reads_the_tree_with_ranges_and_what_is_set() -> None:
 def test_a_program_reads_the_same_with_conditions() -> None:
     told = json.loads(json.dumps(to_json(SPACE)))
     assert told["valid_configs"] == {"count": 12, "exact": True}
+    assert told["measure"] == {
+        "kind": "capacity",
+        "resolution": 0.05,
+        "lowest": 0.25,
+        "highest": 16.0,
+        "repeats": 1,
+    }
+    assert told["objectives"] == ["capacity", "tpot_p95"]
     assert [parameter["path"] for parameter in told["parameters"]] == [
         "kv_cache_dtype",
         "speculation",
@@ -76,6 +87,22 @@ def test_a_program_reads_the_same_with_conditions() -> None:
     assert depth["when"] == {"speculation": "ngram"}
     assert (depth["key"], depth["int"], depth["step"]) == ("speculation.ngram.depth", [1, 5], 2)
     assert told["parameters"][2]["float"] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("measure", "words"),
+    [
+        ("fixed", "measure    fixed load"),
+        ("{kind: fixed, repeats: 3}", "measure    fixed load, 3 replays"),
+        ("{kind: closed, concurrency: 16}", "measure    closed loop, 16 requests in flight"),
+        (
+            "{kind: capacity, resolution: 0.1, repeats: 2}",
+            "measure    capacity to 10 %, between 0.25 and 16 times the speed; 2 replays at the speed itself",
+        ),
+    ],
+)
+def test_what_a_trial_measures_is_said_in_words(measure: str, words: str) -> None:
+    assert words in lines(parse_space(f"model: m\nmeasure: {measure}\n", "s.yaml"))
 
 
 def test_counts_in_words() -> None:

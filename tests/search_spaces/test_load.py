@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.load import SpaceError, load_space, parse_space, shipped_spaces
+from search_spaces.measure import Capacity
 from search_spaces.parameters import Categorical, Choice, Integer, Real
 from search_spaces.space import Space
 
@@ -36,6 +37,7 @@ parameters:
 constraints: [max_num_seqs <= max_model_len]
 traffic: {trace: traces/chat.jsonl, speed: 2, seed: 3}
 slo: {ttft_p99_ms: 500, e2e_p99_ms: 40.5}
+measure: {kind: capacity, resolution: 0.1}
 objectives: [capacity]
 budget: {trials: 40}
 trust_remote_code: true
@@ -114,6 +116,7 @@ def test_everything_that_a_file_can_say_arrives() -> None:
     assert [constraint.text for constraint in space.constraints] == ["max_num_seqs <= max_model_len"]
     assert (space.traffic.trace, space.traffic.speed, space.traffic.seed) == ("traces/chat.jsonl", 2, 3)
     assert space.slo == {"ttft_p99_ms": 500.0, "e2e_p99_ms": 40.5}
+    assert space.measure == Capacity(resolution=0.1)
     assert space.objectives == ("capacity",)
     assert space.budget.trials == 40
     assert space.trust_remote_code

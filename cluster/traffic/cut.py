@@ -75,7 +75,8 @@ def sample(trace: Trace, share: float, *, seed: int = 0) -> Trace:
 def scale(trace: Trace, *, speed: float | None = None, rate: float | None = None) -> Trace:
     """The trace with its times divided by `speed`, or by what makes its rate `rate` requests per second.
 
-    Time between a session's turns is scaled with the rest. One of the two is given.
+    Time between a session's turns, and how long requests took, are scaled with the rest. One of the two is
+    given.
 
     Raises:
         TraceError: for a factor that is none, or a rate where all requests arrive at once.
@@ -90,7 +91,14 @@ def scale(trace: Trace, *, speed: float | None = None, rate: float | None = None
         speed = rate / recorded
     if speed is None or not (speed > 0 and math.isfinite(speed)):
         raise TraceError([f"speed and rate must be positive numbers, got {speed if rate is None else rate}"])
-    scaled = [replace(request, arrival_s=request.arrival_s / speed) for request in trace.requests]
+    scaled = [
+        replace(
+            request,
+            arrival_s=request.arrival_s / speed,
+            duration_s=None if request.duration_s is None else request.duration_s / speed,
+        )
+        for request in trace.requests
+    ]
     now = "" if recorded is None else f": {recorded:.4g} requests/s, now {recorded * speed:.4g}"
     return _changed(trace, scaled, [f"times divided by {speed:.4g}{now}"])
 

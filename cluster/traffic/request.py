@@ -23,7 +23,7 @@ MAX_TIMESTAMP_MS = 2**43
 MAX_HASH_ID = 2**63 - 1
 
 REQUIRED_KEYS = ("timestamp", "input_length", "output_length")
-OPTIONAL_KEYS = ("hash_ids", "block_size", "session_id", "prompt", "messages")
+OPTIONAL_KEYS = ("hash_ids", "block_size", "duration_ms", "session_id", "prompt", "messages")
 _KNOWN_KEYS = frozenset(REQUIRED_KEYS + OPTIONAL_KEYS)
 
 # A transposed or dropped letter scores above this; `chat_id`, `type`, `turn` stay below it.
@@ -66,6 +66,9 @@ class Request:
     output_length: int
     hash_ids: tuple[int, ...] = ()
     """One id a block of the prompt; the last block may be partial."""
+    duration_s: float | None = None
+    """From its arrival to its answer's end, when it was recorded; whole microseconds as the arrival is.
+    None where its recorder did not say."""
     session_id: str | None = None
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
@@ -82,13 +85,11 @@ class LineFaults(ValueError):
 def to_line(request: Request, block_tokens: int) -> bytes:
     """The canonical line of a request, newline included; equal requests give equal bytes.
 
-    Keys come in a fixed order, absent values are left out, `timestamp` is rounded to a microsecond and
+    Keys come in a fixed order, absent values are left out, times are rounded to a microsecond and
     `block_size` is written only where it is not 512, so that Mooncake's own lines stay as they are.
     """
-    microseconds = round(request.arrival_s * 1e6)
-    whole_ms = microseconds % 1000 == 0
     line: dict[str, object] = {
-        "timestamp": microseconds // 1000 if whole_ms else microseconds / 1000,
+        "timestamp": _milliseconds(request.arrival_s),
         "input_length": request.input_length,
         "output_length": request.output_length,
     }
@@ -96,6 +97,8 @@ def to_line(request: Request, block_tokens: int) -> bytes:
         line["hash_ids"] = request.hash_ids
     if block_tokens != BLOCK_TOKENS:
         line["block_size"] = block_tokens
+    if request.duration_s is not None:
+        line["duration_ms"] = _milliseconds(request.duration_s)
     if request.session_id is not None:
         line["session_id"] = request.session_id
     if request.prompt is not None:
@@ -103,6 +106,11 @@ def to_line(request: Request, block_tokens: int) -> bytes:
     if request.messages is not None:
         line["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _milliseconds(seconds: float) -> float:
+    microseconds = round(seconds * 1e6)
+    return microseconds // 1000 if microseconds % 1000 == 0 else microseconds / 1000
 
 
 def from_record(record: Mapping[str, object], *, origin_ms: float) -> tuple[Request, int | None]:
@@ -130,6 +138,7 @@ def from_record(record: Mapping[str, object], *, origin_ms: float) -> tuple[Requ
     output_length = _tokens(record, "output_length", faults)
     block_tokens = _tokens(record, "block_size", faults)
     hash_ids = _hash_ids(record, faults)
+    duration_ms = _time_ms(record, "duration_ms", faults)
     session_id = _text(record, "session_id", faults)
     prompt = _text(record, "prompt", faults)
     messages = _messages(record, faults)
@@ -150,6 +159,7 @@ def from_record(record: Mapping[str, object], *, origin_ms: float) -> tuple[Requ
         input_length=input_length,
         output_length=output_length,
         hash_ids=hash_ids,
+        duration_s=None if duration_ms is None else round(duration_ms * 1000) / 1e6,
         session_id=session_id,
         prompt=prompt,
         messages=messages,
@@ -159,16 +169,7 @@ def from_record(record: Mapping[str, object], *, origin_ms: float) -> tuple[Requ
 
 def timestamp_ms(record: Mapping[str, object], faults: list[str]) -> float | None:
     """The line's timestamp, or None (with the fault noted, where it is there but unusable)."""
-    value = record.get("timestamp")
-    if value is None and "timestamp" not in record:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        faults.append(f"timestamp must be a number of milliseconds, got {_shown(value)}")
-        return None
-    if not 0 <= value <= MAX_TIMESTAMP_MS:
-        faults.append(f"timestamp must lie between 0 and {MAX_TIMESTAMP_MS} ms, got {_shown(value)}")
-        return None
-    return value
+    return _time_ms(record, "timestamp", faults)
 
 
 def unknown_keys(record: Mapping[str, object]) -> frozenset[str]:
@@ -189,6 +190,19 @@ def _misspelt_keys(record: Mapping[str, object]) -> dict[str, str]:
     absent = [key for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if key not in record]
     pairs = ((key, nearest(key, absent, cutoff=_MISSPELT)) for key in sorted(unknown_keys(record)))
     return {wrong: right for wrong, right in pairs if right is not None}
+
+
+def _time_ms(record: Mapping[str, object], key: str, faults: list[str]) -> float | None:
+    if key not in record:
+        return None
+    value = record[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        faults.append(f"{key} must be a number of milliseconds, got {_shown(value)}")
+        return None
+    if not 0 <= value <= MAX_TIMESTAMP_MS:
+        faults.append(f"{key} must lie between 0 and {MAX_TIMESTAMP_MS} ms, got {_shown(value)}")
+        return None
+    return value
 
 
 def _tokens(record: Mapping[str, object], key: str, faults: list[str]) -> int | None:

@@ -1,9 +1,10 @@
 """A trace: recorded requests without their text, as JSON lines; read, checked, written.
 
 The line format is Mooncake's (FAST '25): `timestamp` in ms, `input_length`, `output_length`, `hash_ids`
-(one a block of 512 tokens; equal leading ids mean a shared prefix), plus optional `session_id`, and
-literal `prompt` or `messages` where text is known. A trace in other blocks says so with `block_size` on
-its lines, the same on all of them, so that any line stands on its own and any slice is a trace.
+(one a block of 512 tokens; equal leading ids mean a shared prefix), plus optional `duration_ms` and
+`session_id`, and literal `prompt` or `messages` where text is known. A trace in other blocks says so with
+`block_size` on its lines, the same on all of them, so that any line stands on its own and any slice is a
+trace.
 
 A file is read line by line: memory goes with the requests kept, not with the bytes read.
 """
@@ -65,7 +66,7 @@ def assemble(
 ) -> Trace:
     """The trace of these requests: in order of arrival (ties as given), the first at 0, digest computed.
 
-    Arrivals are rounded to whole microseconds, the resolution of a trace's file.
+    Times are rounded to whole microseconds, the resolution of a trace's file.
     """
     ordered = sorted(requests, key=lambda request: request.arrival_s)
     start_us = round(ordered[0].arrival_s * 1e6) if ordered else 0
@@ -73,8 +74,10 @@ def assemble(
     placed: list[Request] = []
     for request in ordered:
         arrival_s = (round(request.arrival_s * 1e6) - start_us) / 1e6
-        if arrival_s != request.arrival_s:
-            request = replace(request, arrival_s=arrival_s)
+        lasted_s = request.duration_s
+        duration_s = None if lasted_s is None else round(lasted_s * 1e6) / 1e6
+        if arrival_s != request.arrival_s or duration_s != lasted_s:
+            request = replace(request, arrival_s=arrival_s, duration_s=duration_s)
         placed.append(request)
         digest.update(to_line(request, block_tokens))
     return Trace(

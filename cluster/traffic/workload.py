@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from cluster.traffic.request import Message, Request
+from cluster.traffic.sessions import FIRST, Sessions, Turn, turns
 from cluster.traffic.text import Corpus, Encode, Realm, block_tokens, corpus, corpus_digest
 from cluster.traffic.tokenizer import TokenizerError, load_encode
 from cluster.traffic.trace import Trace
@@ -19,12 +20,14 @@ from cluster.traffic.trace import Trace
 __all__ = [
     "Encode",
     "Prompt",
+    "Sessions",
     "TokenizerError",
     "Workload",
     "identity",
     "load_encode",
     "materialise",
     "prompts",
+    "turns_of",
     "warm_up_prompts",
 ]
 
@@ -35,7 +38,9 @@ class Workload:
 
     trace: Trace
     speed: float = 1.0
-    """Arrival times are divided by this: 2 plays the trace in half its recorded time."""
+    """Arrival times are divided by this: 2 plays the trace in half its recorded time. Think times are not."""
+    sessions: Sessions = Sessions.RECORDED
+    """When a session's later turns leave."""
     seed: int = 0
     tokenizer: str = ""
     """Model (hub id or local folder) whose tokenizer turns blocks into prompts: the space's own model,
@@ -50,7 +55,11 @@ class Prompt:
     request: int
     """Index of the request in the trace; negative for one that is not of the trace."""
     due_s: float
-    """When it leaves, in seconds after the replay's start."""
+    """When it leaves, in seconds after the replay's start; of a turn that waits, when it would have."""
+    after: int | None = None
+    """The request whose end it waits for; None: it waits for none."""
+    think_s: float = 0.0
+    """From that end to its leaving."""
     token_ids: tuple[int, ...] | None = None
     """Goes to the completions endpoint as it stands: `input_length` tokens, none added."""
     text: str | None = None
@@ -82,11 +91,13 @@ def prompts(workload: Workload, encode: Encode) -> Iterator[Prompt]:
         raise ValueError(f"speed must be a positive number, got {workload.speed}")
     trace = workload.trace
     made_of = corpus(encode)
-    for index, request in enumerate(trace.requests):
+    for index, (request, turn) in enumerate(zip(trace.requests, turns_of(workload), strict=True)):
         literal = request.prompt is not None or request.messages is not None
         yield Prompt(
             request=index,
             due_s=request.arrival_s / workload.speed,
+            after=turn.after,
+            think_s=turn.think_s,
             token_ids=None
             if literal
             else _tokens(made_of, request, index, trace.block_tokens, workload.seed),
@@ -96,6 +107,13 @@ def prompts(workload: Workload, encode: Encode) -> Iterator[Prompt]:
             input_length=request.input_length,
             session_id=request.session_id,
         )
+
+
+def turns_of(workload: Workload) -> tuple[Turn, ...]:
+    """What each request waits for beside its own time, in the order of the trace."""
+    if workload.sessions is Sessions.RECORDED:
+        return (FIRST,) * len(workload.trace.requests)
+    return turns(workload.trace)
 
 
 def warm_up_prompts(
@@ -132,6 +150,7 @@ def identity(workload: Workload) -> str:
     parts = {
         "trace": workload.trace.digest,
         "speed": workload.speed,
+        "sessions": workload.sessions,
         "seed": workload.seed,
         "tokenizer": workload.tokenizer,
         "temperature": workload.temperature,

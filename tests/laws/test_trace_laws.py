@@ -33,6 +33,7 @@ def traces(draw: st.DrawFn, *, ids: st.SearchStrategy[int] | None = None, litera
                 input_length=length,
                 output_length=draw(st.integers(1, 1000)),
                 hash_ids=draw(st.just(()) | st.tuples(*[one_id] * blocks)),
+                duration_s=draw(st.none() | st.integers(0, 10**9).map(lambda us: us / 1e6)),
                 session_id=draw(st.none() | texts),
                 prompt=(prompt := draw(st.none() | texts) if literal else None),
                 messages=draw(st.none() | chats.map(tuple)) if literal and prompt is None else None,

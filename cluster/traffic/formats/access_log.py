@@ -2,7 +2,8 @@
 
 Found are: a time (`timestamp`, `time`, `ts`, `created_at`, `created`, `start_time`); `prompt` or
 `messages`, `usage` and the answer, at the top or inside `request`, `body`, `response`; `status` or
-`status_code`; `session_id` or `conversation_id`.
+`status_code`; `session_id` or `conversation_id`; how long it took from that time (`duration_ms`,
+`latency_ms`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,10 +11,11 @@ from pathlib import Path
 
 from cluster.traffic.formats.row import Dropped, Row, Rows
 from cluster.traffic.formats.rows import json_rows
-from cluster.traffic.formats.values import answer_of, chat, first_count, instant, table, whole
+from cluster.traffic.formats.values import answer_of, chat, first_count, instant, number, table, whole
 from cluster.traffic.request import nearest
 
 _TIMES = ("timestamp", "time", "ts", "created_at", "created", "start_time")
+_TOOK = ("duration_ms", "latency_ms")
 _PLACES = ("request", "body", "response")
 
 
@@ -45,6 +47,7 @@ def _row(line: int, record: Mapping[str, object]) -> Row | Dropped:
     return Row(
         line=line,
         at_s=at,
+        duration_s=_lasted_s(record),
         input_length=first_count(counts, "prompt_tokens", "input_tokens"),
         output_length=first_count(counts, "completion_tokens", "output_tokens"),
         session_id=session if isinstance(session, str) and session else None,
@@ -52,6 +55,11 @@ def _row(line: int, record: Mapping[str, object]) -> Row | Dropped:
         messages=messages,
         answer=answer_of({"choices": _find(record, "choices")}),
     )
+
+
+def _lasted_s(record: Mapping[str, object]) -> float | None:
+    took_ms = next((ms for key in _TOOK if (ms := number(_find(record, key))) is not None), None)
+    return None if took_ms is None else took_ms / 1000
 
 
 def _find(record: Mapping[str, object], key: str) -> object:

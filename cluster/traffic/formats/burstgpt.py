@@ -1,4 +1,5 @@
-"""BurstGPT (KDD 2025): CSV of time in seconds, model, tokens; sessions of conversations from version 2 on.
+"""BurstGPT (KDD 2025): CSV of time in seconds, model, tokens; from version 2 on elapsed time, and
+sessions of conversations.
 
 Rows with no response tokens are requests that failed when they were recorded.
 """
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from cluster.traffic.formats.row import Dropped, Row, Rows
 from cluster.traffic.formats.rows import csv_rows, is_csv_of
-from cluster.traffic.formats.values import whole
+from cluster.traffic.formats.values import number, whole
 
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
@@ -32,4 +33,11 @@ def rows(path: Path) -> Rows:
             yield Dropped(line=line, reason="no length", detail="tokens must be whole numbers")
         else:
             session = row.get("Session ID") or None  # empty on requests that came through the API
-            yield Row(line=line, at_s=at, input_length=asked, output_length=given, session_id=session)
+            yield Row(
+                line=line,
+                at_s=at,
+                duration_s=number(row.get("Elapsed time")),
+                input_length=asked,
+                output_length=given,
+                session_id=session,
+            )

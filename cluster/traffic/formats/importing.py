@@ -25,7 +25,14 @@ from cluster.traffic.formats import (
 from cluster.traffic.formats.measuring import Measuring
 from cluster.traffic.formats.row import Dropped, Row, Rows
 from cluster.traffic.formats.rows import head
-from cluster.traffic.request import BLOCK_TOKENS, MAX_TOKENS, Request, TraceError, nearest
+from cluster.traffic.request import (
+    BLOCK_TOKENS,
+    MAX_TIMESTAMP_MS,
+    MAX_TOKENS,
+    Request,
+    TraceError,
+    nearest,
+)
 from cluster.traffic.spread import quantum, spread
 from cluster.traffic.template import Render
 from cluster.traffic.text import Encode
@@ -40,6 +47,9 @@ MOST_BAD = 0.01
 
 _EARLY = 1000
 """Rows after which a file of which most are bad is given up."""
+
+_LONGEST_S = MAX_TIMESTAMP_MS / 1000
+"""A request that took longer is taken for a recorder's fault: its duration is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +244,7 @@ def _request(row: Row, keep_text: bool) -> Request | Dropped:
         input_length=row.input_length,
         output_length=row.output_length,
         hash_ids=row.hash_ids,
+        duration_s=row.duration_s if row.duration_s is not None and row.duration_s <= _LONGEST_S else None,
         session_id=row.session_id,
         prompt=row.prompt if keep_text else None,
         messages=row.messages if keep_text else None,
@@ -243,6 +254,7 @@ def _request(row: Row, keep_text: bool) -> Request | Dropped:
 def _drawn(requests: list[Request], rate: float, seed: int, notes: list[str]) -> list[Request]:
     """The requests in their order with Poisson arrivals, whatever arrivals they had."""
     notes.append(f"arrivals were drawn: Poisson at {rate:g} requests per second")
+    requests = [replace(request, duration_s=None) for request in requests]  # it says nothing of drawn gaps
     random = np.random.Generator(np.random.PCG64(seed))
     return _placed(requests, np.cumsum(random.exponential(1 / rate, size=len(requests))).tolist())
 

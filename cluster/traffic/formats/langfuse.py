@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster.traffic.formats.row import Dropped, Row, Rows
 from cluster.traffic.formats.rows import csv_rows, head, is_csv_of, json_rows
-from cluster.traffic.formats.values import answer_of, first_count, instant, prompt_of, table, whole
+from cluster.traffic.formats.values import answer_of, first_count, instant, lasted_s, prompt_of, table, whole
 
 _COLUMNS = ("start_time", "trace_id", "type")
 _KEYS = (("start_time", "startTime"), ("trace_id", "traceId"), ("type",))
@@ -52,6 +52,7 @@ def _row(line: int, record: Mapping[str, object]) -> Row | Dropped:
     return Row(
         line=line,
         at_s=at,
+        duration_s=lasted_s(at, instant(record.get("end_time", record.get("endTime")))),
         input_length=asked,
         output_length=given,
         session_id=session if isinstance(session, str) and session else None,

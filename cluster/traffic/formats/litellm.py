@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cluster.traffic.formats.row import Dropped, Row, Rows
 from cluster.traffic.formats.rows import csv_rows, head, is_csv_of, json_rows
-from cluster.traffic.formats.values import answer_of, first_count, instant, prompt_of
+from cluster.traffic.formats.values import answer_of, first_count, instant, lasted_s, prompt_of
 
 _COLUMNS = ("startTime", "prompt_tokens", "completion_tokens")
 _TEXT_CALLS = frozenset({"", "completion", "acompletion", "text_completion", "atext_completion"})
@@ -56,6 +56,7 @@ def _row(line: int, record: Mapping[str, object]) -> Row | Dropped:
     return Row(
         line=line,
         at_s=at,
+        duration_s=lasted_s(at, instant(_number(record.get("endTime")))),
         input_length=first_count(record, "prompt_tokens"),
         output_length=first_count(record, "completion_tokens"),
         session_id=session if isinstance(session, str) and session else None,

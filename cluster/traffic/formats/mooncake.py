@@ -30,6 +30,7 @@ def rows(path: Path) -> Rows:
             input_length=request.input_length,
             output_length=request.output_length,
             hash_ids=request.hash_ids,
+            duration_s=request.duration_s,
             block_tokens=block_tokens,
             session_id=request.session_id,
             prompt=request.prompt,

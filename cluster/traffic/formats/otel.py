@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cluster.traffic.formats.row import Dropped, Row, Rows
 from cluster.traffic.formats.rows import json_rows
-from cluster.traffic.formats.values import answer_of, first_count, instant, prompt_of, whole
+from cluster.traffic.formats.values import answer_of, first_count, instant, lasted_s, prompt_of, whole
 
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
@@ -45,6 +45,7 @@ class _Span:
         self.key = str(ids.get("spanId") or ids.get("span_id") or "")
         self.parent = str(record.get("parentSpanId") or record.get("parent_id") or "")
         self.started = record.get("startTimeUnixNano", record.get("start_time"))
+        self.ended = record.get("endTimeUnixNano", record.get("end_time"))
         self.attributes = _attributes(record.get("attributes"))
         for event in _list(record.get("events")):
             if isinstance(event, dict):
@@ -58,11 +59,6 @@ class _Span:
         operation = self.attributes.get("gen_ai.operation.name")
         return any(key in self.attributes for key in (*_INPUT, *_OUTPUT)) and operation in (None, *_CALLS)
 
-    def started_s(self) -> float | None:
-        """Seconds since 1970 of nanoseconds (a number or its text) or of ISO 8601 text."""
-        nanoseconds = whole(self.started)
-        return instant(self.started) if nanoseconds is None else nanoseconds / 1e9
-
 
 def _row(line: int, span: _Span, inside: frozenset[str]) -> Row | Dropped:
     if not span.is_call:
@@ -71,7 +67,7 @@ def _row(line: int, span: _Span, inside: frozenset[str]) -> Row | Dropped:
         return Dropped(line=line, reason="the same call, seen by its server", bad=False)
     if span.failed:
         return Dropped(line=line, reason="failed when it was recorded", bad=False)
-    at = span.started_s()
+    at = _seconds(span.started)
     if at is None:
         return Dropped(line=line, reason="no time", detail=f"the span starts at {span.started!r:.40}")
     said = span.attributes
@@ -86,6 +82,7 @@ def _row(line: int, span: _Span, inside: frozenset[str]) -> Row | Dropped:
     return Row(
         line=line,
         at_s=at,
+        duration_s=lasted_s(at, _seconds(span.ended)),
         input_length=first_count(said, *_INPUT),
         output_length=first_count(said, *_OUTPUT),
         session_id=session if isinstance(session, str) and session else None,
@@ -93,6 +90,12 @@ def _row(line: int, span: _Span, inside: frozenset[str]) -> Row | Dropped:
         messages=messages,
         answer=answer_of(given),
     )
+
+
+def _seconds(value: object) -> float | None:
+    """Seconds since 1970 of nanoseconds (a number or its text) or of ISO 8601 text."""
+    nanoseconds = whole(value)
+    return instant(value) if nanoseconds is None else nanoseconds / 1e9
 
 
 def _inner(path: Path) -> frozenset[str]:

@@ -13,6 +13,8 @@ class Row:
     line: int
     at_s: float | None = None
     """Seconds from any origin, the same for the whole file."""
+    duration_s: float | None = None
+    """From `at_s` to the answer's end."""
     input_length: int | None = None
     output_length: int | None = None
     output_is_limit: bool = False

@@ -1,5 +1,6 @@
 """Values as recorders write them: counts, times, chats, answers."""
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
@@ -34,6 +35,22 @@ def instant(value: object) -> float | None:
         return None
     # Seconds pass 1e11 in the year 5138; milliseconds passed it in 1973.
     return value / 1000 if value >= 1e11 else float(value)
+
+
+def lasted_s(start_s: float, end_s: float | None) -> float | None:
+    """From one instant to a later one; None where there is none, or it is earlier."""
+    return end_s - start_s if end_s is not None and end_s >= start_s else None
+
+
+def number(value: object) -> float | None:
+    """A number that is not negative, from one or its text; None where it is no such thing."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if 0 <= found < math.inf else None
 
 
 def decoded(value: object) -> object:

@@ -17,10 +17,12 @@ PATHS = ("/chat/completions", "/completions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What passed, as bytes, with the time it came in."""
+    """What passed, as bytes, with the times it came in and was over."""
 
     arrival_s: float
     """Seconds after the recording's start."""
+    duration_s: float
+    """From its arrival to the answer's end, or to its client's leaving."""
     path: str
     asked: bytes
     answered: bytes

@@ -183,6 +183,7 @@ class _Passing:
                         self._recorder.take(
                             Exchange(
                                 arrival_s=arrival_s,
+                                duration_s=time.perf_counter() - self._started - arrival_s,
                                 path=request.path,
                                 asked=body,
                                 answered=b"".join(kept),

@@ -141,6 +141,7 @@ class Recorder:
             return None
         return Request(
             arrival_s=exchange.arrival_s,
+            duration_s=exchange.duration_s,
             input_length=length,
             output_length=output,
             hash_ids=self._blocks.of(tokens, length=length),

@@ -97,6 +97,9 @@ def test_a_rate_is_met_exactly_and_nothing_but_times_changes() -> None:
     assert figures(seen).gap_cv == pytest.approx(figures(trace).gap_cv, rel=1e-3)
     assert [r.hash_ids for r in seen.requests] == [r.hash_ids for r in trace.requests]
     assert scale(trace, speed=2).requests[-1].arrival_s == pytest.approx(trace.requests[-1].arrival_s / 2)
+    # Thinking, from an answer's end to the next turn, goes with the rest.
+    turns = assemble([asked(0, session_id="s", duration_s=4.0), asked(10, session_id="s")])
+    assert [(r.arrival_s, r.duration_s) for r in scale(turns, speed=2).requests] == [(0.0, 2.0), (5.0, None)]
     with pytest.raises(TraceError, match="arrive at once"):
         scale(assemble([asked(0), asked(0)]), rate=1)
 

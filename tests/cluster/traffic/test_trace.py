@@ -26,12 +26,19 @@ def faults(path: Path, **options: int) -> list[str]:
 
 
 def test_reads_what_a_mooncake_line_says(tmp_path: Path) -> None:
-    later = {**GOOD, "timestamp": 2500.5, "session_id": "a", "hash_ids": [3, 9]}
+    later = {**GOOD, "timestamp": 2500.5, "session_id": "a", "hash_ids": [3, 9], "duration_ms": 830.25}
     trace = read_trace(write(tmp_path, {**GOOD, "timestamp": 1000}, later))
     assert trace.block_tokens == 512
     assert trace.requests == (
         Request(arrival_s=0.0, input_length=700, output_length=5, hash_ids=(3, 4)),
-        Request(arrival_s=1.5005, input_length=700, output_length=5, hash_ids=(3, 9), session_id="a"),
+        Request(
+            arrival_s=1.5005,
+            input_length=700,
+            output_length=5,
+            hash_ids=(3, 9),
+            session_id="a",
+            duration_s=0.83025,
+        ),
     )
 
 
@@ -75,6 +82,9 @@ def test_a_trace_in_smaller_blocks_says_so_on_its_lines(tmp_path: Path) -> None:
         ({"timestamp": -3}, "timestamp must lie between 0 and 8796093022208 ms, got -3"),
         ({"timestamp": 1e300}, "timestamp must lie between 0 and 8796093022208 ms, got 1e+300"),
         ({"timestamp": "noon"}, "timestamp must be a number of milliseconds, got 'noon'"),
+        ({"duration_ms": -1}, "duration_ms must lie between 0 and 8796093022208 ms, got -1"),
+        ({"duration_ms": "long"}, "duration_ms must be a number of milliseconds, got 'long'"),
+        ({"duration_s": 3}, "unknown key 'duration_s': is it 'duration_ms'?"),
         ({"hash_ids": 7}, "hash_ids must be a list, got 7"),
         ({"hash_ids": [1, -2]}, "hash_ids must be whole numbers from 0 to 2^63 - 1, got -2"),
         ({"session_id": 7}, "session_id must be text that is not empty, got 7"),

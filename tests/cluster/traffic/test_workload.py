@@ -5,7 +5,7 @@ import pytest
 
 from cluster.traffic.text import corpus
 from cluster.traffic.trace import Message, Request, assemble
-from cluster.traffic.workload import Workload, identity, materialise, prompts, warm_up_prompts
+from cluster.traffic.workload import Sessions, Workload, identity, materialise, prompts, warm_up_prompts
 from tests.cluster.traffic.encoding import words
 
 BARE = Request(arrival_s=0.0, input_length=100, output_length=7)
@@ -31,6 +31,20 @@ def test_prompts_carry_what_the_trace_says() -> None:
     assert len(first.token_ids) == 100
     assert second.token_ids is not None
     assert len(second.token_ids) == 40
+
+
+def test_turns_wait_only_where_sessions_are_causal_and_speed_leaves_thinking_alone() -> None:
+    first = dataclasses.replace(BLOCKED, arrival_s=0.0, duration_s=1.0)
+    recorded = workload(first, BLOCKED, speed=2.0)
+    assert [(p.due_s, p.after, p.think_s) for p in materialise(recorded, words)] == [
+        (0.0, None, 0.0),
+        (1.5, None, 0.0),
+    ]
+    causal = dataclasses.replace(recorded, sessions=Sessions.CAUSAL)
+    assert [(p.due_s, p.after, p.think_s) for p in materialise(causal, words)] == [
+        (0.0, None, 0.0),
+        (1.5, 0, 2.0),
+    ]
 
 
 def test_equal_blocks_are_equal_text_and_the_partial_one_is_cut() -> None:
@@ -89,6 +103,7 @@ def test_identity_changes_with_anything_that_changes_what_is_sent() -> None:
         dataclasses.replace(base, seed=1),
         dataclasses.replace(base, tokenizer="m"),
         dataclasses.replace(base, temperature=0.5),
+        dataclasses.replace(base, sessions=Sessions.CAUSAL),
     ]
-    assert len({identity(w) for w in [base, *others]}) == 6
+    assert len({identity(w) for w in [base, *others]}) == 7
     assert identity(workload(BARE)) == identity(base)

@@ -69,15 +69,25 @@ def test_litellm_calls_are_requests_and_everything_else_is_accounted_for(tmp_pat
     assert (first.input_length, first.output_length, first.session_id) == (12, 5, "t1")
     assert first.messages == (Message(role="user", content="hello there"),)
     assert (second.arrival_s, second.prompt, second.session_id) == (1.25, "a plain prompt", "t2")
+    assert (first.duration_s, second.duration_s) == (2.0, 2.0)
 
 
 def test_litellm_spend_logs_have_times_as_text_and_no_messages(tmp_path: Path) -> None:
     records = [
-        payload(0, startTime=f"2026-01-01 00:00:0{i}.500000", session_id=f"s{i}", messages={}, response={})
+        payload(
+            0,
+            startTime=f"2026-01-01 00:00:0{i}.500000",
+            endTime="2026-01-01 00:00:01.250000",
+            session_id=f"s{i}",
+            messages={},
+            response={},
+        )
         for i in range(2)
     ]
     trace, _ = import_trace(written(tmp_path / "l.csv", records))
     assert [(r.arrival_s, r.session_id) for r in trace.requests] == [(0.0, "s0"), (1.0, "s1")]
+    # The second would have ended before it began: not known.
+    assert [r.duration_s for r in trace.requests] == [0.75, None]
 
 
 def test_litellm_payloads_are_found_inside_what_a_callback_logs(tmp_path: Path) -> None:
@@ -105,10 +115,10 @@ def observation(at: str, **more: object) -> dict[str, object]:
 @pytest.mark.parametrize("ending", ["jsonl", "json", "csv"])
 def test_langfuse_generations_are_requests_with_cached_tokens_counted(tmp_path: Path, ending: str) -> None:
     records = [
-        observation("00.250000"),
+        observation("00.250000", end_time="2026-01-01 00:00:01.500000"),
         observation("01.000000", type="SPAN"),
         observation("02.000000", level="ERROR"),
-        observation("03.750000", session_id=""),
+        observation("03.750000", session_id="", end_time=""),
     ]
     trace, report = import_trace(written(tmp_path / f"o.{ending}", records))
     assert (report.format, report.read, report.kept) == ("langfuse", 4, 2)
@@ -118,6 +128,7 @@ def test_langfuse_generations_are_requests_with_cached_tokens_counted(tmp_path: 
         (3.5, 120, 7),
     ]
     assert trace.requests[0].session_id == "s0"
+    assert [r.duration_s for r in trace.requests] == [1.25, None]
 
 
 def test_langfuse_api_rows_are_in_camel_case_with_older_usage(tmp_path: Path) -> None:
@@ -125,10 +136,12 @@ def test_langfuse_api_rows_are_in_camel_case_with_older_usage(tmp_path: Path) ->
         "traceId": "t",
         "type": "GENERATION",
         "startTime": "2026-01-01T00:00:00.000Z",
+        "endTime": "2026-01-01T00:00:00.500Z",
         "usage": {"input": 9, "output": 4, "total": 13, "unit": "TOKENS"},
         "input": {"messages": CHAT},
     }
     trace, report = import_trace(lines(tmp_path / "o.jsonl", record))
+    assert trace.requests[0].duration_s == 0.5
     assert (report.format, trace.requests[0].input_length, trace.requests[0].output_length) == (
         "langfuse",
         9,

@@ -107,7 +107,7 @@ def test_an_access_log_is_found_in_any_of_its_shapes(tmp_path: Path) -> None:
     path = lines(
         tmp_path / "log.jsonl",
         {"timestamp": "2026-01-01T00:00:00Z", "messages": chat, "usage": usage, "session_id": "s"},
-        {"ts": 1767225601.5, "usage": {"input_tokens": 6, "output_tokens": 4}},
+        {"ts": 1767225601.5, "usage": {"input_tokens": 6, "output_tokens": 4}, "latency_ms": 250},
         {"time": 1767225602000, "request": {"body": {"prompt": "p"}}, "response": {"body": {"usage": usage}}},
         {"time": 1767225603000, "status": 503, "usage": usage},
     )
@@ -116,6 +116,7 @@ def test_an_access_log_is_found_in_any_of_its_shapes(tmp_path: Path) -> None:
     assert [r.arrival_s for r in trace.requests] == [0.0, 1.5, 2.0]
     assert [(r.input_length, r.output_length) for r in trace.requests] == [(5, 3), (6, 4), (5, 3)]
     assert trace.requests[0].messages == (Message(role="user", content="hi"),)
+    assert [r.duration_s for r in trace.requests] == [None, 0.25, None]
     assert (trace.requests[0].session_id, trace.requests[2].prompt) == ("s", "p")
     assert trace.notes == ("prefix sharing was not found out: that needs a model, for its tokenizer",)
 

@@ -45,7 +45,7 @@ def test_both_generations_of_attribute_names_are_read(tmp_path: Path) -> None:
     path = lines(
         tmp_path / "s.jsonl",
         otlp(span("a", NEW), span("http", {"http.route": "/"})),
-        otlp(span("b", OLD, at=1.5)),
+        otlp(span("b", OLD, at=1.5, endTimeUnixNano=str(1_767_225_604 * 10**9))),
     )
     trace, report = import_trace(path)
     assert (report.format, report.read, report.kept) == ("otel", 3, 2)
@@ -54,6 +54,7 @@ def test_both_generations_of_attribute_names_are_read(tmp_path: Path) -> None:
         (0.0, 30, 6),
         (1.5, 31, 7),
     ]
+    assert [r.duration_s for r in trace.requests] == [None, 2.5]
 
 
 def test_a_call_that_client_and_server_recorded_is_one_request(tmp_path: Path) -> None:

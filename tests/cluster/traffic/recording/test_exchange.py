@@ -9,7 +9,7 @@ CHAT = "/v1/chat/completions"
 
 
 def passed(body: object, reply: bytes = b"", path: str = "/v1/completions") -> Exchange:
-    return Exchange(arrival_s=0.0, path=path, asked=json.dumps(body).encode(), answered=reply)
+    return Exchange(arrival_s=0.0, duration_s=1.0, path=path, asked=json.dumps(body).encode(), answered=reply)
 
 
 def stream(*events: object) -> bytes:
@@ -29,7 +29,7 @@ def test_prompts_come_as_text_tokens_or_several_of_either() -> None:
 def test_a_body_without_text_has_no_prompts(body: object) -> None:
     assert asked(passed(body)) == ()
     assert asked(passed(body, path=CHAT)) == ()
-    assert asked(Exchange(arrival_s=0, path=CHAT, asked=b"\xff{", answered=b"")) == ()
+    assert asked(Exchange(arrival_s=0, duration_s=1, path=CHAT, asked=b"\xff{", answered=b"")) == ()
 
 
 def test_a_stream_is_put_together_with_thoughts_apart_and_calls_of_tools_in() -> None:

@@ -64,7 +64,12 @@ def test_streams_pass_byte_for_byte_and_are_recorded(out: Path) -> None:
             assert fake.seen[1].raw_path == "/v1/chat/completions?x=%2F"
 
     run(main)
-    assert [(r.input_length, r.output_length) for r in read_trace(out).requests] == [(21, 3), (21, 3)]
+    requests = read_trace(out).requests
+    assert [(r.input_length, r.output_length) for r in requests] == [(21, 3), (21, 3)]
+    first, second = requests
+    # The second was asked once the first was answered, so it cannot have ended later than that came.
+    assert first.duration_s is not None
+    assert 0 < first.duration_s <= second.arrival_s
 
 
 def test_whole_answers_pass_byte_for_byte_and_are_counted_by_the_tokenizer_where_usage_is_missing(

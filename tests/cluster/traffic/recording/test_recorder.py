@@ -20,6 +20,7 @@ def chat(at: float, *turns: str, answer: str, session: str | None = None) -> Exc
     reply = {"choices": [{"index": 0, "message": {"role": "assistant", "content": answer}}]}
     return Exchange(
         arrival_s=at,
+        duration_s=0.25,
         path="/v1/chat/completions",
         asked=json.dumps({"messages": messages}).encode(),
         answered=json.dumps(reply).encode(),
@@ -40,6 +41,7 @@ def test_what_is_written_is_a_trace_of_lengths_blocks_and_sessions_without_text(
         (0.5, 1, "s1"),
         (1.5, 2, "s0"),
     ]
+    assert [r.duration_s for r in trace.requests] == [0.25] * 3
     # 41 words of system prompt with its role, then the user's: two whole blocks of 16 are shared by all.
     assert [r.hash_ids[:2] for r in trace.requests] == [(0, 1)] * 3
     assert trace.requests[0].input_length == 44

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.node.engine import EngineFailure
+from cluster.node.simulation.arrivals import Arrivals
 from cluster.node.simulation.kv_pool import KvPool, Span
 from cluster.node.simulation.served import Job, Log, Served
 from cluster.node.simulation.settings import Settings
@@ -49,10 +50,11 @@ class Play:
         run_factor: float = 1.0,
         step_noise: float = 0.0,
     ) -> None:
-        """`jobs` in order of due time; `plan` in the same order."""
+        """`jobs` in order of due time; `plan` in the same order, of those that are served."""
         drafting = settings.drafting
         depth = drafting.depth if drafting else 0
-        self._settings, self._pool, self._jobs, self._plan = settings, pool, jobs, plan
+        self._settings, self._pool, self._plan = settings, pool, plan
+        self._arrivals = Arrivals(jobs)
         self._time = StepTime(settings)
         self._noise, self._run_factor, self._step_noise = noise, run_factor, step_noise
         self._slots = drafting.slots if drafting else 0
@@ -65,8 +67,6 @@ class Play:
 
         self._now = 0.0
         self._step = 0
-        self._next = 0
-        """The job that arrives next."""
         self._waiting: deque[Served] = deque()
         self._running: dict[int, Served] = {}
         """In order of admission."""
@@ -94,14 +94,14 @@ class Play:
         Raises:
             EngineFailure: stuck, where a request can never be scheduled.
         """
-        jobs = self._jobs
+        arrivals = self._arrivals
         while True:
-            while self._next < len(jobs) and jobs[self._next].due_s <= self._now:
+            while arrivals.next_s <= self._now:
                 self._arrive()
             if self._running or self._waiting:
                 self._schedule()
-            elif self._next < len(jobs):
-                self._now = jobs[self._next].due_s
+            elif arrivals.next_s < math.inf:
+                self._now = arrivals.next_s
             else:
                 break
         count = self._step
@@ -109,14 +109,18 @@ class Play:
         log.step_end_s, log.decode_blocks = self._end_s[:count], self._blocks[:count]
         log.contexts = self._contexts[:count]
 
+    @property
+    def refused(self) -> list[Job]:
+        """Jobs that were answered with an error, with the times when they came."""
+        return self._arrivals.refused
+
     def _arrive(self) -> None:
-        at = self._next
-        self._next += 1
-        job = self._jobs[at]
+        at, job = self._arrivals.pop()
         caching = self._settings.prefix_caching
         covered = min(job.prompt, len(job.hash_ids) * self._pool.trace_block) if caching else 0
         served = Served(
             job=job,
+            place=at,
             plan=self._plan.delivered[at],
             path=self._pool.path(job.hash_ids) if covered else [],
             shareable=covered // self._settings.block_size,
@@ -313,7 +317,7 @@ class Play:
     def _next_admissible_s(self) -> float:
         """When the next request comes that need not wait; infinite where it must, or none comes."""
         must_wait = self._waiting or self._standby or len(self._running) >= self._settings.max_num_seqs
-        return math.inf if must_wait or self._next == len(self._jobs) else self._jobs[self._next].due_s
+        return math.inf if must_wait else self._arrivals.next_s
 
     def _emit_first(self, served: Served, step: int) -> None:
         """The prefill that ended in this step gave one token: decode on from it."""
@@ -395,6 +399,7 @@ class Play:
         served.finished_step = step
         del self._running[served.job.request]
         self._give_up_blocks(served)
+        self._arrivals.ended(served.job.request, self._now)
 
     def _preempt(self, served: Served) -> None:
         """Free the youngest running request's blocks and let it wait, first in line, to be computed again."""

@@ -170,7 +170,8 @@ class _Counted:
 def _accepted(served: Sequence[Served], plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Accepted draft tokens, and whether there was a draft, of every chunk."""
     accepted, drafted = [], []
-    for one, kept, tried in zip(served, plan.accepted, plan.drafted, strict=False):
+    for one in served:
+        kept, tried = plan.accepted[one.place], plan.drafted[one.place]
         # The first chunk is the prefill's: no draft was in it.
         mine, with_draft = np.concatenate([[0], kept]), np.concatenate([[False], tried])
         for place in one.undrafted:

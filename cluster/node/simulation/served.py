@@ -14,11 +14,18 @@ class Job:
 
     request: int
     due_s: float
+    """When it comes; of one that waits for another, when it would have if that had not mattered."""
     prompt: int
     """Tokens."""
     output: int
     """Tokens asked for, at least 1."""
     hash_ids: tuple[int, ...]
+    after: int | None = None
+    """The request whose end it waits for."""
+    think_s: float = 0.0
+    """From that end to its coming."""
+    refusal: str | None = None
+    """Why the server answers it with an error; None: it is served."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +33,8 @@ class Served:
     """One job in the engine, and what became of it."""
 
     job: Job
+    place: int
+    """Of its plan among all."""
     plan: NDArray[np.int64]
     """Cumulative output tokens after each chunk."""
     path: list[Span]

@@ -1,0 +1,60 @@
+"""Which request comes when: at its own time, or some time after another one has ended."""
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cluster.node.simulation.served import Job
+
+
+class Arrivals:
+    """Jobs in the order in which they come, as far as that is known yet."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        """`jobs`: in order of due time; those that wait for another one have its request in `after`."""
+        self.refused: list[Job] = []
+        """Jobs that the server answered with an error as they came."""
+        self._coming: list[tuple[float, int, int, Job]] = []
+        """A heap of time, place among all jobs, and place among those that are served."""
+        self._waiting: dict[int, list[tuple[int, int, Job]]] = {}
+        """By the request that they wait for: both places, and the job."""
+        served = 0
+        for place, job in enumerate(jobs):
+            if job.after is None:
+                self._come(job.due_s, place, served, job)
+            else:
+                self._waiting.setdefault(job.after, []).append((place, served, job))
+            served += job.refusal is None
+
+    @property
+    def next_s(self) -> float:
+        """When the next one comes; infinite where none is known to."""
+        return self._coming[0][0] if self._coming else math.inf
+
+    def pop(self) -> tuple[int, Job]:
+        """The next one's place among all that are served, and the job."""
+        _, _, served, job = heapq.heappop(self._coming)
+        return served, job
+
+    def ended(self, request: int, at_s: float) -> None:
+        """Its answer is complete: those that wait for it come when their time to think has passed."""
+        for place, served, job in self._waiting.pop(request, ()):
+            due_s = at_s + job.think_s
+            self._come(due_s, place, served, replace(job, due_s=due_s))
+
+    def _come(self, due_s: float, place: int, served: int, job: Job) -> None:
+        if job.refusal is None:
+            heapq.heappush(self._coming, (due_s, place, served, job))
+            return
+        # A refused request ends as it comes, and so may a whole session of them: no recursion.
+        refused = [job]
+        while refused:
+            over = refused.pop()
+            self.refused.append(over)
+            for place, served, job in self._waiting.pop(over.request, ()):
+                after = replace(job, due_s=over.due_s + job.think_s)
+                if after.refusal is None:
+                    heapq.heappush(self._coming, (after.due_s, place, served, after))
+                else:
+                    refused.append(after)

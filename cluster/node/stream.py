@@ -10,6 +10,7 @@ EVENT_BYTES = 1 << 20
 """Most bytes of one event. A chunk of vLLM has a few hundred; only a runaway line gets here."""
 
 _TOKENS_AT_MOST = 1 << 40
+_MS_AT_MOST = 1e9  # eleven days
 _DONE = b"[DONE]"
 _BLANK = (b"", b"\r")
 
@@ -79,11 +80,18 @@ class Answer:
     """
 
     __slots__ = (
+        "accepted_tokens",
         "cached_tokens",
         "counted",
         "done",
+        "draft_tokens",
+        "drafts",
         "finish_reason",
         "progress",
+        "server_generation_s",
+        "server_itl_mean_s",
+        "server_queue_s",
+        "server_ttft_s",
         "texts",
         "tokens_in",
         "tokens_out",
@@ -101,6 +109,14 @@ class Answer:
         self.progress = 0
         """Tokens so far; chunks with text so far where the server counts tokens only at the end."""
         self.done = False
+        # What the engine says of the request itself, as the Record has it.
+        self.server_queue_s: float | None = None
+        self.server_ttft_s: float | None = None
+        self.server_generation_s: float | None = None
+        self.server_itl_mean_s: float | None = None
+        self.drafts: int | None = None
+        self.draft_tokens: int | None = None
+        self.accepted_tokens: int | None = None
 
     def take(self, data: bytes) -> None:
         """Add one event. Raises StreamFault where it is malformed or reports an error."""
@@ -123,6 +139,9 @@ class Answer:
             if choice is not None:
                 self.counted = True
                 self.progress = self.tokens_out
+            elif isinstance(metrics := chunk.get("metrics"), dict):
+                self._time(metrics)
+                self._draft(metrics.get("speculative_decoding"))
         if isinstance(choice, dict):
             reason = choice.get("finish_reason")
             if isinstance(reason, str):
@@ -146,12 +165,36 @@ class Answer:
         if isinstance(details, dict):
             self.cached_tokens = _count_of(details.get("cached_tokens"))
 
+    def _time(self, metrics: dict[str, object]) -> None:
+        """`--enable-per-request-metrics`; what cannot be a time is as if it were not there."""
+        self.server_queue_s = _seconds(metrics.get("queue_time_ms"))
+        self.server_ttft_s = _seconds(metrics.get("time_to_first_token_ms"))
+        self.server_generation_s = _seconds(metrics.get("generation_time_ms"))
+        self.server_itl_mean_s = _seconds(metrics.get("mean_itl_ms"))
+
+    def _draft(self, told: object) -> None:
+        """`--per-request-spec-decode-metrics`, whose shape vLLM calls experimental: all of it or nothing."""
+        if not isinstance(told, dict):
+            return
+        drafts = _count_of(told.get("num_spec_steps"))
+        proposed = _count_of(told.get("num_draft_tokens"))
+        accepted = _count_of(told.get("num_accepted_draft_tokens"))
+        if drafts is not None and proposed is not None and accepted is not None and accepted <= proposed:
+            self.drafts, self.draft_tokens, self.accepted_tokens = drafts, proposed, accepted
+
 
 def _count_of(value: object) -> int | None:
     """A number of tokens, if it is one: bool is an int to Python, and a server can send any number."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _TOKENS_AT_MOST:
         return value
     return None
+
+
+def _seconds(milliseconds: object) -> float | None:
+    """A time, if it is one: a server can send any number, and negative where its clocks were set."""
+    if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool):
+        return None
+    return milliseconds / 1e3 if 0 <= milliseconds < _MS_AT_MOST else None
 
 
 def _has_text(choice: dict[str, object]) -> bool:

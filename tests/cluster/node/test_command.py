@@ -1,5 +1,7 @@
 import sys
 
+import pytest
+
 from cluster.node.command import engine_command, engine_environment, measuring
 from cluster.order import Order
 from cluster.traffic.trace import Trace
@@ -44,10 +46,43 @@ def test_code_from_a_model_is_trusted_only_where_the_order_says_so() -> None:
 
 
 def test_measuring_asks_an_engine_only_for_what_its_version_has() -> None:
-    assert list(measuring("0.32.0")) == ["enable_prompt_tokens_details", "enable_mfu_metrics"]
-    assert list(measuring("0.17.0rc1+cu129")) == ["enable_prompt_tokens_details"]
-    assert list(measuring("0.8.4")) == []
-    assert list(measuring(None)) == []
+    details, work, times = "enable_prompt_tokens_details", "enable_mfu_metrics", "enable_per_request_metrics"
+    assert list(measuring("0.32.0", {})) == [details, work, times]
+    assert list(measuring("0.25.0", {})) == [details, work]
+    assert list(measuring("0.17.0rc1+cu129", {})) == [details]
+    assert list(measuring("0.8.4", {})) == []
+    assert list(measuring(None, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "version", "told"),
+    [
+        ({"speculative_config": {"method": "ngram"}}, "0.32.0", True),
+        ({"spec_method": "ngram", "spec_tokens": 3}, "0.32.0", True),
+        ({"speculative_config": {"method": "ngram"}}, "0.28.1", False),
+        ({"speculative_config": None}, "0.32.0", False),  # vLLM refuses it without speculation
+        ({}, "0.32.0", False),
+    ],
+)
+def test_acceptance_of_each_request_is_asked_for_only_where_there_can_be_any(
+    asked: dict[str, Json], version: str, told: bool
+) -> None:
+    command = engine_command(order(asked), port=1, served_name="n", version=version)
+    assert ("--per-request-spec-decode-metrics" in command) is told
+
+
+def test_the_config_has_the_last_word_on_what_the_engine_tells() -> None:
+    asked: dict[str, Json] = {
+        "speculative_config": {"method": "ngram"},
+        "per_request_spec_decode_metrics": "detailed",
+        "enable_per_request_metrics": False,
+    }
+    command = engine_command(order(asked), port=1, served_name="n", version="0.32.0")
+    at = command.index("--per-request-spec-decode-metrics")
+    assert command[at + 1] == "detailed"
+    assert command.count("--per-request-spec-decode-metrics") == 1
+    assert "--no-enable-per-request-metrics" in command
+    assert "--enable-per-request-metrics" not in command
 
 
 def test_a_config_may_refuse_to_be_measured_so() -> None:

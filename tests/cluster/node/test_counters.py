@@ -1,16 +1,19 @@
 """Counters of every version by one table, against a real scrape and against another parser."""
 
+import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import Histogram as Distribution
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.node.counters import SOURCES, cache_config, caveats, read_sample, readings
-from objectives.measurement import Sample
+from objectives.measurement import Histogram, Sample
 
 SCRAPE = (Path(__file__).parent / "data" / "metrics_0.32.0.txt").read_text()
 """vLLM 0.32.0, CPU build, after 48 requests of 32 tokens with ngram speculation at depth 4."""
@@ -41,11 +44,114 @@ def test_a_real_scrape_gives_every_field() -> None:
         flops_total=2.865122731008e12,
         read_bytes_total=6.3956176128e10,
         write_bytes_total=5.020581888e9,
+        finished_total=48,
     )
 
 
+HISTOGRAMS = {
+    "ttft_histogram": "vllm:time_to_first_token_seconds",
+    "itl_histogram": "vllm:inter_token_latency_seconds",
+    "tpot_histogram": "vllm:request_time_per_output_token_seconds",
+    "e2e_histogram": "vllm:e2e_request_latency_seconds",
+}
+
+
+@pytest.mark.parametrize(("field", "name"), HISTOGRAMS.items())
+def test_a_real_scrapes_histograms_are_what_prometheus_own_parser_reads(field: str, name: str) -> None:
+    (family,) = (family for family in text_string_to_metric_families(SCRAPE) if family.name == name)
+    buckets = {float(s.labels["le"]): s.value for s in family.samples if s.name.endswith("_bucket")}
+    (total,) = (s.value for s in family.samples if s.name.endswith("_sum"))
+    (count,) = (s.value for s in family.samples if s.name.endswith("_count"))
+    histogram = getattr(read_sample(SCRAPE, 0.0, "0.32.0", histograms=True), field)
+    assert dict(zip(histogram.bounds, histogram.counts, strict=True)) == buckets
+    assert histogram.bounds == tuple(sorted(buckets))
+    assert histogram.sum == total
+    assert histogram.counts[-1] == count > 0
+
+
+def test_a_reading_between_the_edges_has_no_histogram() -> None:
+    sample = read_sample(SCRAPE, 0.0, "0.32.0")
+    assert [getattr(sample, field) for field in HISTOGRAMS] == [None] * 4
+    edge = read_sample(SCRAPE, 0.0, "0.32.0", histograms=True)
+    assert asdict(edge) | dict.fromkeys(HISTOGRAMS) == asdict(sample)
+
+
+@pytest.mark.parametrize(
+    ("written", "gone"),
+    [
+        ("vllm:time_per_output_token_seconds", "request_time_per_output_token"),  # until 0.10.1
+        ("vllm:inter_token_latency_seconds", None),
+    ],
+)
+def test_time_between_outputs_is_found_under_both_of_its_names(written: str, gone: str | None) -> None:
+    text = SCRAPE.replace("vllm:inter_token_latency_seconds", written)
+    text = "\n".join(line for line in text.split("\n") if gone is None or gone not in line)
+    sample = read_sample(text, 0.0, histograms=True)
+    assert sample.itl_histogram == read_sample(SCRAPE, 0.0, histograms=True).itl_histogram
+    assert (sample.tpot_histogram is None) is (gone is not None)
+
+
+def test_where_both_names_are_written_the_newer_one_counts() -> None:
+    text = SCRAPE + 'vllm:time_per_output_token_seconds_bucket{le="+Inf"} 9\n'
+    text += "vllm:time_per_output_token_seconds_sum 9\n"
+    assert read_sample(text, 0.0, histograms=True) == read_sample(SCRAPE, 0.0, histograms=True)
+
+
+def test_histograms_of_several_engines_are_summed_bucket_by_bucket() -> None:
+    text = """
+vllm:e2e_request_latency_seconds_bucket{engine="0",le="1.0"} 2
+vllm:e2e_request_latency_seconds_bucket{engine="0",le="+Inf"} 3
+vllm:e2e_request_latency_seconds_bucket{engine="1",le="+Inf"} 5
+vllm:e2e_request_latency_seconds_bucket{engine="1",le="1.0"} 1
+vllm:e2e_request_latency_seconds_sum{engine="0"} 4.5
+vllm:e2e_request_latency_seconds_sum{engine="1"} 20.25
+"""
+    expected = Histogram(bounds=(1.0, math.inf), counts=(3, 8), sum=24.75)
+    assert read_sample(text, 0.0, histograms=True).e2e_histogram == expected
+
+
+@given(
+    st.lists(st.floats(0, 100), max_size=40),
+    st.lists(st.floats(0.001, 50), unique=True, min_size=1, max_size=8),
+)
+def test_a_histogram_counts_what_was_observed(observed: list[float], bounds: list[float]) -> None:
+    registry = CollectorRegistry()
+    buckets = (*sorted(bounds), math.inf)
+    theirs = Distribution(
+        "vllm:time_to_first_token_seconds", "x", ["engine"], registry=registry, buckets=buckets
+    ).labels("0")
+    for seconds in observed:
+        theirs.observe(seconds)
+    ours = read_sample(generate_latest(registry).decode(), 0.0, histograms=True).ttft_histogram
+    assert ours is not None
+    assert ours.bounds == buckets
+    assert ours.counts == tuple(sum(seconds <= bound for seconds in observed) for bound in buckets)
+    assert ours.sum == pytest.approx(math.fsum(observed))
+
+
+E2E = "vllm:e2e_request_latency_seconds"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{E2E}_bucket{{le="1.0"}} 2\n{E2E}_sum 1\n',  # where do the others lie?
+        f'{E2E}_bucket{{le="+Inf"}} 2\n',
+        f'{E2E}_bucket{{le="+Inf"}} 2\n{E2E}_sum NaN\n',
+        f'{E2E}_bucket{{le="one"}} 2\n{E2E}_bucket{{le="+Inf"}} 2\n{E2E}_sum 1\n',
+        f'{E2E}_bucket{{le="NaN"}} 2\n{E2E}_bucket{{le="+Inf"}} 2\n{E2E}_sum 1\n',
+        f'{E2E}_bucket 2\n{E2E}_bucket{{le="+Inf"}} 2\n{E2E}_sum 1\n',
+        f'{E2E}_bucket{{le="1.0"}} 3\n{E2E}_bucket{{le="+Inf"}} 2\n{E2E}_sum 1\n',
+        f'{E2E}_bucket{{le="1.0"}} NaN\n{E2E}_bucket{{le="+Inf"}} 2\n{E2E}_sum 1\n',
+        f"{E2E}_sum 1\n{E2E}_count 2\n",
+    ],
+)
+def test_what_is_no_whole_histogram_is_unknown(text: str) -> None:
+    assert read_sample(text, 0.0, histograms=True) == Sample(at_s=0.0)
+
+
 def test_the_real_scrape_adds_up() -> None:
-    sample = read_sample(SCRAPE, 0.0)
+    sample = read_sample(SCRAPE, 0.0, "0.32.0")
     # Every output token was made in a step, and every prompt token was computed or found in the cache.
     assert sample.step_tokens_total == 1536 + 21294 - 11520
     assert sample.accepted_per_position_total is not None
@@ -188,8 +294,13 @@ def test_a_time_stamp_after_the_value_is_not_the_value() -> None:
     assert read_sample("vllm:num_requests_running 3 1796020757658", 0.0).running == 3
 
 
-@pytest.mark.parametrize(("version", "known"), [("0.22.1", False), ("0.23.0rc1", False), ("0.23.0", True)])
-def test_step_tokens_that_meant_something_else_are_unknown(version: str, known: bool) -> None:
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("0.22.1", False), ("0.23.0rc1", False), ("0.23.0", True), (None, False), ("dev", False)],
+)
+def test_step_tokens_that_meant_something_else_or_may_have_are_unknown(
+    version: str | None, known: bool
+) -> None:
     sample = read_sample(SCRAPE, 0.0, version)
     assert (sample.step_tokens_total == 11310) is known
     assert (sample.step_tokens_total is None) is not known

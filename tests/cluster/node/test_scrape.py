@@ -1,6 +1,7 @@
 """Counters are read at the edges of a replay and on a steady beat between, and a failed reading is a gap."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ import pytest
 
 from cluster.node.replay import replay, run_loop
 from cluster.node.scrape import Scraper
-from objectives.measurement import Sample
+from objectives.measurement import Histogram, Sample
 from tests.cluster.node.fake_server import FakeServer, Script, prompt
 
 
@@ -51,6 +52,19 @@ def test_one_scrape_before_one_after_and_a_steady_beat_between() -> None:
 def test_a_replay_shorter_than_the_beat_has_its_two_edges() -> None:
     samples, _, _ = scraped(served, scrapes=1, every_s=60.0)
     assert [sample.generation_tokens_total for sample in samples] == [0, 1]
+
+
+def test_the_edges_and_only_they_hold_the_histograms() -> None:
+    name = "vllm:e2e_request_latency_seconds"
+    samples, _, _ = scraped(
+        lambda n: f'{name}_bucket{{le="+Inf"}} {n}\n{name}_sum {n}.5\n', scrapes=4, every_s=0.02
+    )
+    first, *between, last = (sample.e2e_histogram for sample in samples)
+    assert first == Histogram(bounds=(math.inf,), counts=(0.0,), sum=0.5)
+    assert last is not None
+    assert last.sum == last.counts[0] + 0.5 > 3
+    assert between
+    assert not any(between)
 
 
 def test_a_failed_scrape_is_a_gap_and_the_beat_goes_on() -> None:

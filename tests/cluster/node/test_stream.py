@@ -70,6 +70,73 @@ def test_cached_tokens_come_with_the_last_usage_and_are_unknown_without() -> Non
     assert answer.cached_tokens == 5
 
 
+METRICS = {
+    "time_to_first_token_ms": 43.5,
+    "generation_time_ms": 200,
+    "queue_time_ms": 0.25,
+    "mean_itl_ms": 50.0,
+    "tokens_per_second": 20.5,
+    "speculative_decoding": {
+        "mean_acceptance_length": 3.1,
+        "num_spec_steps": 10,
+        "num_draft_tokens": 40,
+        "num_accepted_draft_tokens": 21,
+    },
+}
+TIMES = ("server_queue_s", "server_ttft_s", "server_generation_s", "server_itl_mean_s")
+DRAFTS = ("drafts", "draft_tokens", "accepted_tokens")
+
+
+def told(metrics: object) -> tuple[tuple[float | None, ...], tuple[int | None, ...]]:
+    """What an answer has of times and of drafts after a last chunk with these metrics."""
+    answer = Answer()
+    answer.take(chunk(5))
+    usage = {"prompt_tokens": 7, "completion_tokens": 5}
+    answer.take(json.dumps({"choices": [], "usage": usage, "metrics": metrics}).encode())
+    assert (answer.tokens_in, answer.tokens_out) == (7, 5)
+    return tuple(getattr(answer, name) for name in TIMES), tuple(getattr(answer, name) for name in DRAFTS)
+
+
+def test_the_engines_own_times_and_drafts_come_with_the_last_usage() -> None:
+    assert told(METRICS) == ((0.00025, 0.0435, 0.2, 0.05), (10, 40, 21))
+
+
+def test_of_a_request_with_one_token_the_engine_has_no_time_between_tokens() -> None:
+    times, drafts = told({"time_to_first_token_ms": 43.5, "generation_time_ms": 0.0, "queue_time_ms": 0.25})
+    assert times == (0.00025, 0.0435, 0.0, None)
+    assert drafts == (None, None, None)
+
+
+@pytest.mark.parametrize("metrics", [None, [], "fast", 3, {}, {"speculative_decoding": []}])
+def test_metrics_that_say_nothing_are_no_fault(metrics: object) -> None:
+    assert told(metrics) == ((None,) * 4, (None,) * 3)
+
+
+@pytest.mark.parametrize("value", [-1.0, "43.5", True, None, [1], 1e300, 2**62])
+def test_what_cannot_be_a_time_is_absent_and_the_others_are_not(value: object) -> None:
+    times, drafts = told(METRICS | {"time_to_first_token_ms": value})
+    assert times == (0.00025, None, 0.2, 0.05)
+    assert drafts == (10, 40, 21)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_spec_steps": -1},
+        {"num_draft_tokens": "40"},
+        {"num_accepted_draft_tokens": None},
+        {"num_accepted_draft_tokens": 41},  # more than were proposed
+        {"num_accepted_draft_tokens": 20.5},
+    ],
+)
+def test_drafts_that_cannot_be_are_absent_altogether(wrong: dict[str, object]) -> None:
+    speculation = METRICS["speculative_decoding"]
+    assert isinstance(speculation, dict)
+    times, drafts = told(METRICS | {"speculative_decoding": speculation | wrong})
+    assert times == (0.00025, 0.0435, 0.2, 0.05)
+    assert drafts == (None, None, None)
+
+
 def test_without_usage_in_chunks_those_with_text_are_progress_but_not_tokens() -> None:
     answer = Answer()
     answer.take(json.dumps({"choices": [{"delta": {"role": "assistant", "content": ""}}]}).encode())

@@ -1,6 +1,7 @@
 """Laws of the replay client that hold for all input."""
 
 import json
+import math
 from itertools import pairwise
 
 from hypothesis import given
@@ -72,7 +73,18 @@ chunks = st.fixed_dictionaries(
             {"completion_tokens": counts, "prompt_tokens": counts},
             optional={"prompt_tokens_details": st.fixed_dictionaries({"cached_tokens": counts})},
         ),
-    }
+    },
+    optional={
+        "metrics": st.fixed_dictionaries(
+            {},
+            optional={
+                **dict.fromkeys(("queue_time_ms", "time_to_first_token_ms", "generation_time_ms"), counts),
+                "speculative_decoding": st.fixed_dictionaries(
+                    dict.fromkeys(("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens"), counts)
+                ),
+            },
+        )
+    },
 )
 
 
@@ -84,6 +96,11 @@ def test_whatever_an_event_holds_it_is_taken_or_refused_in_one_line(data: bytes)
     assert 0 <= record.tokens_out < 2**63  # what a table can hold
     assert 0 <= record.tokens_in < 2**63
     assert len(record.chunk_s) == len(record.chunk_tokens)
+    for seconds in (record.server_queue_s, record.server_ttft_s, record.server_generation_s):
+        assert seconds is None or 0 <= seconds < math.inf
+    if record.drafts is not None:
+        assert record.drafts >= 0
+        assert 0 <= (record.accepted_tokens or 0) <= (record.draft_tokens or 0) < 2**63
 
 
 def refusal(call: Call, data: bytes) -> str:

@@ -53,6 +53,7 @@ class Script:
     usage: bool = True
     """Whether there is a usage chunk at the end."""
     cached_tokens: int | None = None
+    metrics: dict[str, object] | None = None
     finish_reason: str = "length"
     status: int = 200
     error: str = "no"
@@ -223,7 +224,8 @@ def events(script: Script, body: dict[str, object], *, chat: bool = False) -> It
         usage: dict[str, object] = {"prompt_tokens": 3, "completion_tokens": served}
         if script.cached_tokens is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": script.cached_tokens}
-        yield _event({"id": "cmpl-0", "choices": [], "usage": usage})
+        told = {} if script.metrics is None else {"metrics": script.metrics}
+        yield _event({"id": "cmpl-0", "choices": [], "usage": usage, **told})
     yield b"data: [DONE]\n\n"
 
 

@@ -236,8 +236,30 @@ def test_chunks_that_one_read_brings_are_one_arrival() -> None:
     assert record.ok
 
 
-def test_unless_the_server_says_cached_tokens_are_unknown() -> None:
-    assert only(play(Script(), [prompt()])[0]).cached_tokens is None
+def test_what_the_engine_says_of_a_request_is_in_its_record() -> None:
+    speculation = {"num_spec_steps": 3, "num_draft_tokens": 12, "num_accepted_draft_tokens": 8}
+    metrics = {
+        "queue_time_ms": 1.0,
+        "time_to_first_token_ms": 20.0,
+        "generation_time_ms": 330.0,
+        "mean_itl_ms": 30.0,
+        "speculative_decoding": speculation,
+    }
+    record = only(play(Script(metrics=metrics), [prompt(max_tokens=12)])[0])
+    times = (
+        record.server_queue_s,
+        record.server_ttft_s,
+        record.server_generation_s,
+        record.server_itl_mean_s,
+    )
+    assert times == (0.001, 0.02, 0.33, 0.03)
+    assert (record.drafts, record.draft_tokens, record.accepted_tokens) == (3, 12, 8)
+
+
+def test_what_the_server_does_not_say_is_unknown() -> None:
+    record = only(play(Script(), [prompt()])[0])
+    assert record.cached_tokens is None
+    assert (record.server_ttft_s, record.server_queue_s, record.drafts) == (None, None, None)
 
 
 def test_single_token_chunks_are_timed_without_continuous_usage() -> None:

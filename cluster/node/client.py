@@ -7,10 +7,11 @@ Everything a server or a network can do to a request ends in that request's reco
 import asyncio
 import errno
 import io
+import math
 import resource
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -53,14 +54,18 @@ class Call:
         "_arrivals",
         "_counts",
         "_prompt",
+        "after",
         "body",
         "broken_s",
         "client_fault",
         "due_s",
         "error",
         "finished_s",
+        "on_end",
         "path",
+        "request",
         "sent_s",
+        "think_s",
     )
 
     def __init__(self, prompt: Prompt, *, model: str, temperature: float, seed: int) -> None:
@@ -68,7 +73,11 @@ class Call:
         self._answer = Answer()
         self._arrivals = array("d")
         self._counts = array("q")
-        self.due_s = prompt.due_s
+        self.request = prompt.request
+        self.after = prompt.after
+        self.think_s = prompt.think_s
+        self.due_s = prompt.due_s if prompt.after is None else math.inf
+        """Infinite while the call that it waits for has not ended."""
         self.path = _COMPLETIONS if prompt.messages is None else _CHAT
         self.body = request_body(prompt, model=model, temperature=temperature, seed=seed)
         self.sent_s: float | None = None
@@ -77,6 +86,9 @@ class Call:
         self.broken_s: float | None = None
         """When the connection failed, which is how a dying engine is first seen."""
         self.client_fault: str | None = None
+        self.on_end: Callable[[float], None] | None = None
+        """Called once, with the time, when its answer is complete or will not come. Not where it is
+        cancelled."""
 
     def arrive(self, events: list[bytes], at_s: float) -> bool:
         """Take what one network read brought; whether tokens were among it. Raises StreamFault.
@@ -121,6 +133,12 @@ class Call:
     def asked(self) -> int:
         """Output tokens asked for."""
         return self._prompt.max_tokens
+
+    def end(self, at_s: float) -> None:
+        """Whoever waits for this call need wait no longer."""
+        if (follow := self.on_end) is not None:
+            self.on_end = None
+            follow(at_s)
 
     def close(self) -> None:
         """The stream has ended. Raises StreamFault where it ended early or served other than asked."""
@@ -250,6 +268,7 @@ class Client:
                 call.client_fault = _OUT_OF_HANDLES.get(error.errno)
         finally:
             self.in_flight -= 1
+        call.end(self.now())
 
     async def _stream(self, call: Call) -> None:
         body = call.body if len(call.body) < _LARGE_BODY else io.BytesIO(call.body)
@@ -266,6 +285,7 @@ class Client:
                 if call.arrive(events.feed(piece), at_s):
                     self.progress_s = at_s
                 if call.done:
+                    call.end(at_s)
                     await _drain(response.content)
                     return
 

@@ -1,5 +1,6 @@
 """How many requests of a replay under way have missed the SLO for certain, at little cost a look."""
 
+import math
 from collections.abc import Sequence
 
 from cluster.node.client import Call
@@ -10,16 +11,22 @@ class Misses:
     """Counts misses as they become certain. A call is looked at until it is decided, then never again."""
 
     def __init__(self, calls: Sequence[Call], allowance: Allowance) -> None:
-        self._undecided = sorted(calls, key=lambda call: call.due_s)
+        self._waiting = [call for call in calls if call.due_s == math.inf]
+        """Turns that another call's end is yet to make due."""
+        known = (call for call in calls if call.due_s < math.inf)
+        self._undecided = sorted(known, key=lambda call: call.due_s)
         self._allowance = allowance
         self.count = 0
 
     def too_many(self, now_s: float) -> bool:
         """Whether more have missed by now, on the replay's clock, than may."""
-        undecided = []
-        for at, call in enumerate(self._undecided):
+        if released := [call for call in self._waiting if call.due_s <= now_s]:
+            self._waiting = [call for call in self._waiting if call.due_s > now_s]
+        undecided: list[Call] = []
+        open_calls = released + self._undecided
+        for at, call in enumerate(open_calls):
             if call.due_s > now_s:
-                undecided += self._undecided[at:]
+                undecided += open_calls[at:]
                 break
             missed = self._missed(call, now_s)
             if missed is None:

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -85,15 +86,24 @@ async def replay(
 ) -> ReplayResult:
     """Send every prompt at its due time and see each through.
 
+    A prompt that waits for another is due its think time after that one was answered to its end, or failed.
+    One whose turn never came has the replay's end as its due time: it was due no sooner.
+
     Args:
-        prompts: in any order of due times.
+        prompts: in any order of due times; what one of them waits for is among them.
         base_url: the server's root, without `/v1`.
         stuck_s: with requests in flight and no token for any of them for this long, the replay stops.
         alive: asked four times a second, so quick; a reason why the engine is dead stops the replay at once.
         seed: each request's sampling seed is this plus its index in the trace.
         request_timeout_s: the longest that one request may take from its sending; None: as long as it takes.
         allowance: cut the replay once more requests than this have missed the SLO for certain.
+
+    Raises:
+        ValueError: where a prompt waits for one that is not there.
     """
+    there = {prompt.request for prompt in prompts}
+    if lost := [prompt for prompt in prompts if prompt.after is not None and prompt.after not in there]:
+        raise ValueError(f"prompt {lost[0].request} waits for {lost[0].after}, which is not to be played")
     calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
     misses = None if allowance is None else Misses(calls, allowance)
     async with connected(base_url, connections=len(calls), request_timeout_s=request_timeout_s) as client:
@@ -140,9 +150,29 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def _leave_when_due(calls: Sequence[Call], client: Client) -> None:
-    """Send each call at its due time, in a task of its own so that none waits for another."""
+    """Send each call at its due time, in a task of its own so that none waits for another unasked."""
+    first = [call for call in calls if call.after is None]
+    turns: dict[int, list[Call]] = {}
+    """By the request that they wait for."""
+    for call in calls:
+        if call.after is not None:
+            turns.setdefault(call.after, []).append(call)
+
     async with asyncio.TaskGroup() as group:
-        for call in sorted(calls, key=lambda call: call.due_s):
+
+        def release(next_turns: Sequence[Call], at_s: float) -> None:
+            for turn in next_turns:
+                turn.due_s = at_s + turn.think_s
+                group.create_task(leave(turn))
+
+        async def leave(turn: Call) -> None:
+            await client.until(turn.due_s)
+            await client.send(turn)
+
+        for call in calls:
+            if call.request in turns:
+                call.on_end = partial(release, turns[call.request])
+        for call in sorted(first, key=lambda call: call.due_s):
             await client.until(call.due_s)
             group.create_task(client.send(call))
 
@@ -183,6 +213,10 @@ async def _played(
                 stop = await watch.last_look(
                     max((call.broken_s or -math.inf for call in calls), default=-math.inf)
                 )
+    ended_s = client.now()
+    for call in calls:
+        if call.due_s == math.inf:
+            call.due_s = ended_s
     records = tuple(call.record(_unfinished(stop)) for call in calls)
     lateness_s = [record.lateness_s for record in records if record.sent_s is not None]
     return ReplayResult(

@@ -28,6 +28,7 @@ from cluster.node.scrape import Scraper
 from cluster.node.secrecy import hide, secret_values, without_secrets
 from cluster.node.server_api import ServerApi, Unreachable, free_port
 from cluster.order import Cause, Limits, Order, Ran
+from cluster.traffic.sessions import remarks
 from cluster.traffic.workload import Prompt, Workload, load_encode, materialise, warm_up_prompts
 from objectives.allowance import CUT, Allowance
 from objectives.measurement import Sample
@@ -166,7 +167,9 @@ class VllmEndpoint:
             seed=workload.seed,
             allowance=allowance,
         )
-        return self._seen_through(played)
+        seen = self._seen_through(played)
+        said = remarks(workload.trace, workload.sessions, seen.records)
+        return replace(seen, warnings=(*seen.warnings, *said))
 
     def play_closed(self, workload: Workload, concurrency: int, limits: Limits) -> Replay:
         """Replay with so many requests in flight, counters read as in `play`."""

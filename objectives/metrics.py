@@ -12,7 +12,7 @@ from typing import Literal
 
 from objectives.measurement import Estimate, Measurement
 
-Unit = Literal["s", "requests/s", "tokens/s", "share", "tokens", "bytes", "flops", "count", "ratio"]
+Unit = Literal["s", "requests/s", "tokens/s", "share", "tokens", "bytes", "flops", "count", "ratio", "money", "requests/money", "tokens/J"]
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 PERCENTILES = (50, 90, 95, 99)
@@ -70,8 +70,15 @@ _PLAIN: tuple[tuple[str, Unit, Literal[1, -1, 0], str], ...] = (
     ("capacity_rps", "requests/s", 1, "requests due per second at the highest speed at which the SLO held"),
     ("capacity_tokens_per_s", "tokens/s", 1, "output tokens asked for per second at that speed"),
     ("capacity_speed", "ratio", 1, "that speed: arrival times of the trace were divided by it"),
+    ("capacity_rps_per_gpu", "requests/s", 1, "capacity_rps over the trial's GPUs"),
+    ("capacity_tokens_per_s_per_gpu", "tokens/s", 1, "capacity_tokens_per_s over the trial's GPUs"),
     ("goodput_rps", "requests/s", 1, "requests that met the SLO, per second of the replay"),
     ("goodput_tokens_per_s", "tokens/s", 1, "output tokens of requests that met the SLO, per second"),
+    ("goodput_rps_per_gpu", "requests/s", 1, "goodput_rps over the trial's GPUs"),
+    ("goodput_tokens_per_s_per_gpu", "tokens/s", 1, "goodput_tokens_per_s over the trial's GPUs"),
+    ("goodput_per_cost", "requests/money", 1, "requests that met the SLO for one unit of money"),
+    ("cost_per_million_tokens", "money", -1, "a million output tokens at capacity, else of goodput"),
+    ("tokens_per_joule", "tokens/J", 1, "output tokens over the energy of the replay that made them"),
     ("slo_attainment", "share", 1, "share of requests that met every limit of the SLO"),
     ("throughput_rps", "requests/s", 0, "requests answered per second, SLO or not"),
     ("throughput_tokens_per_s", "tokens/s", 0, "output tokens of answered requests per second, SLO or not"),
@@ -88,7 +95,7 @@ _PLAIN: tuple[tuple[str, Unit, Literal[1, -1, 0], str], ...] = (
         "accepted_tokens_per_target_step_counted",
         "tokens",
         1,
-        "the same by the engine's counters, 1 + accepted / drafts: tokens cut off at the end are in it",
+        "the same as the engine counts, 1 + accepted / drafts: tokens cut off at the end are in it",
     ),
     ("draft_acceptance", "share", 1, "draft tokens accepted, of those proposed"),
     ("batch_mean", "count", 0, "requests in the batch, mean over the replay"),
@@ -96,8 +103,8 @@ _PLAIN: tuple[tuple[str, Unit, Literal[1, -1, 0], str], ...] = (
     ("waiting_mean", "count", -1, "requests queued in the engine, mean over the replay"),
     ("kv_occupancy", "share", 0, "KV blocks in use, mean over the replay"),
     ("kv_occupancy_max", "share", 0, "KV blocks in use, largest reading"),
-    ("prefix_hit_rate", "share", 1, "prompt tokens found in the prefix cache, of those looked up (counters)"),
-    ("cached_token_share", "share", 1, "prompt tokens taken from the prefix cache (as requests report)"),
+    ("prefix_hit_rate", "share", 1, "prompt tokens taken from the prefix cache"),
+    ("prefix_hit_rate_counted", "share", 1, "the same by the engine's counters, of the tokens looked up"),
     ("preemptions", "count", -1, "requests put back for want of KV blocks"),
     ("target_steps", "count", 0, "forward passes of the target model"),
     ("tokens_per_target_step", "tokens", 0, "tokens processed per forward pass, prompts included"),

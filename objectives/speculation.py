@@ -1,7 +1,10 @@
 """What speculation brought: output tokens per target step, and how drafts were accepted.
 
-A draft is one sequence's proposal in one target step. Counters speak of drafts; what was delivered differs
+A draft is one sequence's proposal in one target step. The engine counts drafts; what was delivered differs
 a little, because the last step of a request is cut off at its `max_tokens`.
+
+It counts them by request where it can (vLLM since 0.29), and in total. By request is better: nothing but the
+replay's own requests is in it, and how many steps each took can be bounded one by one.
 """
 
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ from objectives.measurement import Record, Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Drafts over one replay, by the engine's counters. None where it does not say."""
+    """Drafts over one replay, as the engine counted them. None where it does not say."""
 
     drafts: float | None
     proposed: float | None
@@ -35,15 +38,62 @@ class Speculation:
         return None if accepted is None else 1 + accepted
 
 
-def speculation(samples: Sequence[Sample]) -> Speculation:
-    """Read the counters from the first sample to the last."""
+def speculation(samples: Sequence[Sample], records: Sequence[Record] = ()) -> Speculation:
+    """Sum up what was said of each request; where that is not known of all that were answered, read the
+    counters from the first sample to the last. Positions are known by counters only.
+    """
     drafts = growth(samples, lambda sample: sample.drafts_total)
+    positions = _per_position(samples, drafts)
+    if told := _told(records):
+        return Speculation(
+            drafts=sum(one.drafts for one in told),
+            proposed=sum(one.draft_tokens for one in told),
+            accepted=sum(one.accepted for one in told),
+            accepted_per_position=positions,
+        )
     return Speculation(
         drafts=drafts,
         proposed=growth(samples, lambda sample: sample.draft_tokens_total),
         accepted=growth(samples, lambda sample: sample.accepted_tokens_total),
-        accepted_per_position=_per_position(samples, drafts),
+        accepted_per_position=positions,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What the engine said of one request."""
+
+    drafts: int
+    draft_tokens: int
+    accepted: int
+    after_first: int
+    """Output tokens after the first."""
+    chunks: int
+    """Chunks after the first."""
+
+    @property
+    def least_steps(self) -> int:
+        """Target steps after its prefill, at the least."""
+        return max(self.drafts, self.after_first - self.accepted, self.chunks)
+
+
+def _told(records: Sequence[Record]) -> list[_Told]:
+    """Of each answered request; empty unless all of them are known."""
+    answered = [record for record in records if record.ok]
+    told = [
+        _Told(
+            drafts=record.drafts,
+            draft_tokens=record.draft_tokens,
+            accepted=record.accepted_tokens,
+            after_first=record.chunk_tokens[-1] - 1,
+            chunks=len(record.chunk_tokens) - 1,
+        )
+        for record in answered
+        if record.drafts is not None
+        and record.draft_tokens is not None
+        and record.accepted_tokens is not None
+    ]
+    return told if len(told) == len(answered) else []
 
 
 def delivered_per_step(
@@ -60,9 +110,12 @@ def delivered_per_step(
       no request was cut off inside a draft; steps without a draft, as n-gram lookup has, are in it);
     - chunks received (exact if the server never put two steps into one chunk).
 
+    Where the engine counts by request, so is the bound, over the answered requests; their sum is nearer to
+    the truth than the bound of the sums.
+
     Args:
         records: the requests of the replay, failed ones with what they had received.
-        counted: the counters over the same replay.
+        counted: what the engine counted over the same replay.
         speculates: whether the engine was told to; None where that is not known.
 
     Returns:
@@ -75,6 +128,8 @@ def delivered_per_step(
         return None
     if speculates is False or (counted.drafts == 0 and counted.accepted == 0):
         return 1.0
+    if told := _told(records):
+        return ratio(sum(one.after_first for one in told), sum(one.least_steps for one in told))
     chunks = sum(len(record.chunk_tokens) - 1 for record in streams)
     if counted.drafts is None or counted.accepted is None:
         return 1.0 if chunks == tokens and not speculates else None

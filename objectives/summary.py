@@ -12,6 +12,7 @@ from objectives.latency import Gaps, latencies, token_gaps
 from objectives.measurement import Estimate, Measurement, Record, Sample
 from objectives.metrics import LATENCIES, PERCENTILES, STRICT_PERCENTILES, latency_metric
 from objectives.occupancy import occupancy
+from objectives.reconcile import disagreements
 from objectives.slo import Slo
 from objectives.speculation import Speculation, delivered_per_step, speculation
 from objectives.statistics import (
@@ -57,7 +58,7 @@ def summarise(
         raise ValueError("a replay without requests measures nothing")
     ordered = sorted(records, key=lambda record: (record.due_s, record.request))
     span = _span(ordered)
-    counted = speculation(samples)
+    counted = speculation(samples, ordered)
     timed = _timed(ordered, seed)
     metrics = {
         **_rates(ordered, slo, span, seed),
@@ -71,6 +72,7 @@ def summarise(
         duration_s=span.length_s,
         accepted_per_position=counted.accepted_per_position,
         warnings=(*caveats, *_warnings(ordered, samples, timed)),
+        disagreements=disagreements(ordered, samples),
     )
 
 
@@ -171,12 +173,14 @@ def _of_engine(
 ) -> dict[str, Estimate]:
     """What counters and gauges say; a metric of which anything is unknown is absent."""
     full = occupancy(samples, start_s=span.start_s, end_s=span.end_s, max_num_seqs=max_num_seqs)
-    hits = growth(samples, lambda sample: sample.prefix_hits_total)
-    queries = growth(samples, lambda sample: sample.prefix_queries_total)
+    hits = ratio(
+        growth(samples, lambda sample: sample.prefix_hits_total),
+        growth(samples, lambda sample: sample.prefix_queries_total),
+    )
+    cached = _cached_share(ordered)
     queued = growth(samples, lambda sample: sample.queue_time_s_total)
     flops = growth(samples, lambda sample: sample.flops_total)
     moved = growth(samples, _bytes_moved)
-    cached = [record for record in ordered if record.ok and record.cached_tokens is not None]
     tokens = sum(record.tokens_out for record in ordered)
     values: Mapping[str, float | None] = {
         "accepted_tokens_per_target_step": delivered_per_step(ordered, counted, speculates=speculates),
@@ -187,10 +191,8 @@ def _of_engine(
         "waiting_mean": full.waiting_mean,
         "kv_occupancy": full.kv_mean,
         "kv_occupancy_max": full.kv_max,
-        "prefix_hit_rate": ratio(hits, queries),
-        "cached_token_share": ratio(
-            sum(record.cached_tokens or 0 for record in cached), sum(record.tokens_in for record in cached)
-        ),
+        "prefix_hit_rate": hits if cached is None else cached,
+        "prefix_hit_rate_counted": hits,
         "preemptions": full.preemptions,
         "target_steps": full.target_steps,
         "tokens_per_target_step": full.tokens_per_step,
@@ -199,6 +201,15 @@ def _of_engine(
         "bytes_per_token": ratio(moved, tokens),
     }
     return {name: Estimate(value=value) for name, value in values.items() if value is not None}
+
+
+def _cached_share(ordered: Sequence[Record]) -> float | None:
+    """Prompt tokens taken from the prefix cache; None unless every answered request says how many."""
+    answered = [record for record in ordered if record.ok]
+    told = [record.cached_tokens for record in answered if record.cached_tokens is not None]
+    if len(told) < len(answered):
+        return None
+    return ratio(sum(told), sum(record.tokens_in for record in answered))
 
 
 def _bytes_moved(sample: Sample) -> float | None:

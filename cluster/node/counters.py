@@ -164,8 +164,8 @@ def caveats(version: str | None) -> tuple[str, ...]:
         ),
         (
             _HITS_COUNTED_ONCE,
-            "counts prefix-cache lookups again each step that a request waits for admission: the hit rate is "
-            "biased whenever the KV cache is full",
+            "counts prefix-cache lookups again each step that a request waits for admission: the counted hit "
+            "rate is biased whenever the KV cache is full",
         ),
         (_HITS_WITHOUT_PREEMPTED, "counts the recomputation of preempted requests as prefix-cache hits"),
         (

@@ -17,6 +17,9 @@ def answered(
     chunk_tokens: Sequence[int] | None = None,
     tokens_in: int = 100,
     cached_tokens: int | None = None,
+    drafts: int | None = None,
+    draft_tokens: int | None = None,
+    accepted_tokens: int | None = None,
 ) -> Record:
     """A request whose chunks come evenly, one token each unless said otherwise."""
     cumulative = tuple(chunk_tokens) if chunk_tokens is not None else tuple(range(1, tokens + 1))
@@ -32,6 +35,9 @@ def answered(
         tokens_out=cumulative[-1],
         tokens_asked=cumulative[-1],
         cached_tokens=cached_tokens,
+        drafts=drafts,
+        draft_tokens=draft_tokens,
+        accepted_tokens=accepted_tokens,
     )
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from objectives.measurement import Sample
+from objectives.measurement import Record, Sample
 from objectives.speculation import Speculation, delivered_per_step, speculation
-from tests.objectives.replays import answered
+from tests.objectives.replays import answered, failed
 
 
 def counted(*, drafts: float | None = None, accepted: float | None = None) -> Speculation:
@@ -84,3 +84,47 @@ def test_a_speculating_engine_without_counters_is_unknown() -> None:
 
 def test_single_tokens_leave_nothing_to_divide() -> None:
     assert delivered_per_step([answered(0, due_s=0, tokens=1)], counted(), speculates=False) is None
+
+
+def told(request: int, chunk_tokens: tuple[int, ...], *, drafts: int, accepted: int) -> Record:
+    return answered(
+        request,
+        due_s=request,
+        chunk_tokens=chunk_tokens,
+        drafts=drafts,
+        draft_tokens=4 * drafts,
+        accepted_tokens=accepted,
+    )
+
+
+def test_what_is_said_of_each_request_comes_before_the_counters() -> None:
+    # The counters hold 6 drafts more, of a request that is not of the replay.
+    records = [told(0, (1, 5, 9), drafts=2, accepted=6), told(1, (1, 2, 3), drafts=2, accepted=0)]
+    found = speculation(between((0, 0, 0, (0,)), (10, 40, 20, (5,))), records)
+    assert (found.drafts, found.proposed, found.accepted) == (4, 16, 6)
+    assert found.acceptance == pytest.approx(6 / 16)
+    assert found.tokens_per_step == pytest.approx(1 + 6 / 4)
+    assert found.accepted_per_position == pytest.approx((0.5,))
+
+
+def test_the_counters_are_read_where_an_answered_request_says_nothing() -> None:
+    records = [told(0, (1, 5, 9), drafts=2, accepted=6), answered(1, due_s=1)]
+    assert speculation(between((0, 0, 0, (0,)), (10, 40, 20, (5,))), records).drafts == 10
+
+
+def test_a_failed_request_of_which_nothing_is_said_does_not_silence_the_others() -> None:
+    records = [told(0, (1, 5, 9), drafts=2, accepted=6), failed(1, due_s=1)]
+    found = speculation([], records)
+    assert found.drafts == 2
+    assert delivered_per_step(records, found) == pytest.approx(8 / 2)
+
+
+def test_steps_bounded_request_by_request_are_nearer_to_the_truth() -> None:
+    # One request took 5 steps without a draft (5 tokens, read in one chunk), one took 2 drafts and was cut
+    # off inside the second: 10 accepted, 7 delivered. Of the sums the largest is 3, that of the chunks.
+    records = [told(0, (1, 6), drafts=0, accepted=0), told(1, (1, 6, 8), drafts=2, accepted=10)]
+    found = speculation([], records)
+    assert delivered_per_step(records, found) == pytest.approx(12 / (5 + 2))
+    assert delivered_per_step(
+        [answered(0, due_s=0, chunk_tokens=(1, 6)), answered(1, due_s=1, chunk_tokens=(1, 6, 8))], found
+    ) == pytest.approx(12 / 3)

@@ -127,8 +127,8 @@ def test_counters_become_metrics() -> None:
     expected = {
         "preemptions": 3,
         "target_steps": 20,
-        "prefix_hit_rate": 100 / 400,
-        "cached_token_share": (0 + 20 + 40 + 60) / 400,
+        "prefix_hit_rate": (0 + 20 + 40 + 60) / 400,
+        "prefix_hit_rate_counted": 100 / 400,
         "queue_time_mean_s": 2 / 4,
         "flops_per_token": 4e9 / 20,
         "bytes_per_token": 2e6 / 20,
@@ -136,6 +136,25 @@ def test_counters_become_metrics() -> None:
         "accepted_tokens_per_target_step": 1.0,
     }
     assert {name: measured.value(name) for name in expected} == pytest.approx(expected)
+
+
+def test_the_prefix_hit_rate_is_the_counters_where_any_answer_does_not_tell() -> None:
+    records = [answered(i, due_s=i, cached_tokens=None if i == 2 else 90) for i in range(4)]
+    samples = [Sample(at_s=at, prefix_queries_total=40 * at, prefix_hits_total=10 * at) for at in (0.0, 10.0)]
+    measured = summarise(records, samples, slo=SLO, max_num_seqs=8)
+    assert measured.value("prefix_hit_rate") == measured.value("prefix_hit_rate_counted") == 0.25
+
+
+def test_a_failed_request_has_no_say_in_the_prefix_hit_rate() -> None:
+    records = [answered(0, due_s=0, tokens_in=100, cached_tokens=64), failed(1, due_s=1)]
+    assert summarise(records, [], slo=SLO, max_num_seqs=8).value("prefix_hit_rate") == 0.64
+
+
+def test_where_client_and_engine_disagree_the_measurement_says_so() -> None:
+    samples = [Sample(at_s=at, generation_tokens_total=7 * at) for at in (0.0, 10.0)]
+    measured = summarise([answered(0, due_s=1, tokens=5)], samples, slo=SLO, max_num_seqs=8)
+    assert measured.disagreements == ("output tokens: 70 by the engine's counters, 5 by the client",)
+    assert summarise([answered(0, due_s=1)], [], slo=SLO, max_num_seqs=8).disagreements == ()
 
 
 def test_a_restart_is_told_and_what_the_counters_say_is_left_out() -> None:

@@ -1,0 +1,335 @@
+"""What to expect of a config before it is measured: a fluid play of a trace by the first-order step times.
+
+Continuous batching as flows: requests arrive as the trace has them, prompts are computed in chunks beside the
+decode batch as budget, slots and KV pool allow, and the batch is a fixed point: a faster step empties slots
+sooner, and the arrivals fill them. Thousands of configs are played at once, array by array, on a coarse grid
+of time. It is the search's prior, right to a few tens of per cent; the simulated engine is another, finer
+model, which plays request by request.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search_spaces.accelerators import Accelerator
+from search_spaces.deployment import Deployment
+from search_spaces.roofline import ForwardPass
+
+Array = NDArray[np.float64]
+
+_GRID = 128
+"""Steps of time while requests arrive."""
+_DRAIN = 64
+"""Steps after the last arrival, 14 times the arrivals' span in all: each is longer than the one before."""
+_STRETCH = 1.08
+_STAGES = 3
+"""A sequence's output is decoded in so many stages of exponential length: a coefficient of variation of 0.58,
+between that of answers of one length and that of chat."""
+_COHORT = 96
+"""Requests whose latencies stand for all."""
+_AT_ONCE = 1024
+"""Configs played together: their arrays stay in the processor's cache."""
+PERCENTILES = (50, 90, 95, 99)
+
+
+class Limits(Protocol):
+    """An SLO: limits in seconds (None: no limit) and the share of requests that must meet them all."""
+
+    @property
+    def ttft_s(self) -> float | None: ...
+    @property
+    def tpot_s(self) -> float | None: ...
+    @property
+    def e2e_s(self) -> float | None: ...
+    @property
+    def attainment(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """A trace as it is played, (n,) each, by arrival."""
+
+    arrival_s: Array
+    """At the workload's speed, ascending from 0."""
+    input_tokens: Array
+    output_tokens: Array
+    shared_tokens: Array
+    """Leading prompt tokens that an earlier prompt begins with too."""
+
+    def at_speed(self, speed: float) -> "Traffic":
+        """The same, so many times as fast."""
+        return Traffic(
+            arrival_s=self.arrival_s / speed,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            shared_tokens=self.shared_tokens,
+        )
+
+
+def predicted(
+    deployments: Sequence[Deployment], accelerator: Accelerator, traffic: Traffic, limits: Limits
+) -> dict[str, Array]:
+    """Expected metrics of each deployment, (n,) each, by `objectives.metrics`' names: rates, SLO attainment,
+    and mean and percentiles of TTFT, TPOT and E2E. Also `drained_s`, first arrival to last token."""
+    parts = [
+        _played(_Costs.of(deployments[first : first + _AT_ONCE], accelerator), traffic, limits)
+        for first in range(0, len(deployments), _AT_ONCE)
+    ]
+    if not parts:
+        return {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def decode_batch(deployment: Deployment, accelerator: Accelerator, traffic: Traffic, rate: float) -> float:
+    """Sequences that decode at once where `rate` requests a second come evenly, prefill left aside.
+
+    The fixed point of Little's law: batch = rate · output · step(batch) / tokens a step, found by bisection
+    up to what slots and KV pool hold; that limit where the rate is more than can be served.
+    """
+    costs = _Costs.of([deployment], accelerator)
+    output = float(traffic.output_tokens.mean())
+    context = float(traffic.input_tokens.mean()) + output / 2
+    low, high = 0.0, float(costs.most_sequences(traffic)[0])
+
+    def wanted(batch: float) -> float:
+        n = np.array([batch])
+        step = costs.step_s(n, context, np.zeros(1), 0.0)[0]
+        return rate * output * float(step) / float(costs.tokens[0])
+
+    if wanted(high) >= high:
+        return high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if wanted(middle) > middle else (low, middle)
+    return high
+
+
+class _Costs:
+    """The coefficients of many deployments, as arrays of one number each."""
+
+    def __init__(
+        self, target: "_Passes", draft: "_Passes", deployments: Sequence[Deployment], device: Accelerator
+    ) -> None:
+        self.target, self.draft = target, draft
+        self.depth = np.array([d.depth for d in deployments], dtype=np.float64)
+        self.drafts = np.array([d.draft is not None for d in deployments], dtype=np.float64) * self.depth
+        found = np.array([d.drafted.found for d in deployments])
+        self.queries = 1 + self.depth * found
+        self.tokens = np.array([d.drafted.tokens(d.depth) for d in deployments])
+        self.seqs = np.array([d.max_num_seqs for d in deployments], dtype=np.float64)
+        self.budget = np.array([d.max_num_batched_tokens for d in deployments], dtype=np.float64)
+        self.cached = np.array([d.prefix_caching for d in deployments], dtype=np.float64)
+        self.kv_tokens = np.array([d.kv_tokens for d in deployments])
+        self.device = device
+
+    @classmethod
+    def of(cls, deployments: Sequence[Deployment], device: Accelerator) -> "_Costs":
+        targets = [d.target for d in deployments]
+        drafts = [d.draft or d.target for d in deployments]  # where there is none it counts zero times
+        return cls(_Passes(targets), _Passes(drafts), deployments, device)
+
+    def most_sequences(self, traffic: Traffic) -> Array:
+        """What slots and KV pool hold at once; shared prefixes lie in the pool once."""
+        own = traffic.input_tokens.mean() - self.cached * traffic.shared_tokens.mean()
+        each = own + traffic.output_tokens.mean() / 2
+        most: Array = np.maximum(np.minimum(self.seqs, self.kv_tokens / each), 1.0)
+        return most
+
+    def step_s(self, decoding: Array, context: float, chunk: Array, chunk_context: Array | float) -> Array:
+        """(n,) duration of a step of `decoding` sequences beside `chunk` prompt tokens.
+
+        Args:
+            context: mean tokens of a decoding sequence.
+            chunk_context: mean tokens before each of the chunk's.
+        """
+        verified = decoding * self.queries
+        tokens, read = verified + chunk, decoding * context
+        pairs = read * self.queries + chunk * chunk_context
+        took = self.target.seconds(tokens, verified, read, pairs)
+        took += self.device.step_s + decoding * self.device.sequence_s
+        if self.drafts.any():
+            first = self.draft.seconds(tokens, verified, read, pairs) + self.device.draft_step_s
+            later = self.draft.seconds(decoding, decoding, read, read) + self.device.draft_step_s
+            took += np.where(self.drafts > 0, first + (self.drafts - 1) * later, 0.0)
+        return took
+
+
+class _Passes:
+    """Forward passes' coefficients, as arrays."""
+
+    def __init__(self, passes: Sequence[ForwardPass]) -> None:
+        distinct = {id(p): p for p in passes}
+        places = {key: i for i, key in enumerate(distinct)}
+        index = np.array([places[id(p)] for p in passes])
+        columns = {
+            field.name: np.array([float(getattr(p, field.name)) for p in distinct.values()])[index]
+            for field in fields(ForwardPass)
+        }
+        self._routed = bool(columns["expert_bytes"].any())
+        self._missed = 1 - columns["experts_per_token"] / columns["experts"]
+        self._token_s = columns["token_bytes"] / columns["bandwidth"]
+        self._kv_s = columns["kv_bytes"] / columns["bandwidth"]
+        self._dense_s = columns["dense_bytes"] / columns["bandwidth"]
+        self._expert_s = columns["expert_bytes"] / columns["bandwidth"]
+        self._token_flop_s = columns["token_flops"] / columns["compute"]
+        self._sampled_flop_s = columns["sampled_flops"] / columns["compute"]
+        self._pair_flop_s = columns["pair_flops"] / columns["compute"]
+        self._fixed_link_s, self._token_link_s = columns["fixed_link_s"], columns["token_link_s"]
+
+    def seconds(self, tokens: Array, sampled: Array, read: Array, pairs: Array) -> Array:
+        memory = self._dense_s + self._token_s * tokens + self._kv_s * read
+        if self._routed:
+            memory = memory + self._expert_s * (1 - self._missed**tokens)
+        compute = self._token_flop_s * tokens + self._sampled_flop_s * sampled + self._pair_flop_s * pairs
+        took: Array = np.maximum(memory, compute) + self._fixed_link_s + self._token_link_s * tokens
+        return took
+
+
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    """What the fluid play gives: (k, n) each, at the grid's times."""
+
+    times: Array
+    """(k,)"""
+    prefilled: Array
+    """Requests whose first token is out."""
+    progress: Array
+    """Tokens that a sequence decoding since the start would have."""
+    first_s: Array
+    """Of a request that is scheduled then: to its first token."""
+
+
+def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
+    arrivals, total = traffic.arrival_s, len(traffic.arrival_s)
+    output = max(float(traffic.output_tokens.mean()), 1.0)
+    prompt = float(traffic.input_tokens.mean())
+    context = prompt + output / 2
+    fresh = np.maximum(prompt - costs.cached * float(traffic.shared_tokens.mean()), 1.0)
+    before = prompt - fresh + fresh / 2
+    most = costs.most_sequences(traffic)
+    times = _times(float(arrivals[-1]))
+    arrived = np.searchsorted(arrivals, times, side="right").astype(np.float64)
+    n = len(costs.seqs)
+    stages = np.zeros((_STAGES, n))
+    prefilled, progress, first = (np.zeros((len(times), n)) for _ in range(3))
+    done, progressed, rate, pace, step_s = (np.zeros(n) for _ in range(5))
+    for k in range(1, len(times)):
+        dt = times[k] - times[k - 1]
+        decoding = stages.sum(axis=0)
+        room = np.maximum(costs.budget - decoding * costs.queries, 1.0)
+        alone_s = costs.step_s(decoding, context, np.zeros(n), 0.0)
+        pace = pace if k > 1 else costs.tokens / alone_s
+        # Slots that empty while the step lasts, at the pace of the one before; prompts under way hold theirs.
+        freed = stages[-1] * -np.expm1(-_STAGES * pace * dt / output)
+        starting = rate * first[k - 1]
+        startable = np.minimum(arrived[k] - done, np.maximum(most - decoding - starting, 0.0) + freed)
+        # A step takes in what stands waiting, and what came during the one before.
+        coming = (arrived[k] - arrived[k - 1]) * np.minimum(step_s / dt, 1.0)
+        waiting = np.minimum(np.maximum(arrived[k - 1] - done, 0.0) + coming, startable)
+        chunk = np.minimum(room, np.maximum(waiting, 1.0) * fresh)
+        mixed_s = costs.step_s(decoding, context, chunk, before)
+        steps_wanted = startable * fresh / chunk
+        share = np.minimum(steps_wanted * mixed_s / dt, 1.0)
+        mixed_steps = share * dt / mixed_s
+        started = np.minimum(mixed_steps * chunk / fresh, startable)
+        moved = (mixed_steps + (1 - share) * dt / alone_s) * costs.tokens
+        # Each stage empties exponentially; what enters during the step stays for half of it on average.
+        leave = -np.expm1(-_STAGES * moved / output)
+        half = -np.expm1(-_STAGES * moved / output / 2)
+        entering = started
+        for stage in range(_STAGES):
+            leaving = stages[stage] * leave + entering * half
+            stages[stage] += entering - leaving
+            entering = leaving
+        rate, pace, step_s = started / dt, moved / dt, mixed_s
+        done = np.minimum(done + started, total)
+        progressed = progressed + moved
+        prefilled[k], progress[k] = done, progressed
+        chunks = np.maximum(fresh / room, 1.0)
+        # A request comes in the middle of a step on average, and waits for its end.
+        first[k] = np.where(share > 0.5, mixed_s, alone_s) / 2 + chunks * mixed_s
+    first[0] = first[1]
+    return _Curves(times, prefilled, progress, first)
+
+
+def _times(span: float) -> Array:
+    """(k,) from 0: even while requests arrive, then ever longer. All at once counts as within a second."""
+    width = max(span, 1.0) / _GRID
+    widths = np.concatenate([np.full(_GRID, width), width * _STRETCH ** np.arange(1, _DRAIN + 1)])
+    return np.concatenate([[0.0], np.cumsum(widths)])
+
+
+def _played(costs: _Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]:
+    curves = _flow(costs, traffic)
+    total = len(traffic.arrival_s)
+    chosen = np.unique(np.linspace(0, total - 1, min(_COHORT, total)).round().astype(int))
+    arrival, outputs = traffic.arrival_s[chosen, None], traffic.output_tokens[chosen, None]
+    # A request is through once the flow has passed half of it: the flow has no whole requests.
+    started = _reached(curves.times, curves.prefilled, chosen[:, None] + 0.5)
+    ttft = np.maximum(started - arrival, 0.0) + _sampled(curves.times, curves.first_s, started)
+    first = arrival + ttft
+    goal = _sampled(curves.times, curves.progress, first) + np.maximum(outputs - 1, 0.0)
+    last = np.maximum(_reached(curves.times, curves.progress, goal), first)
+    with np.errstate(invalid="ignore"):
+        tpot = np.where(outputs > 1, (last - first) / np.maximum(outputs - 1, 1.0), 0.0)
+    e2e = last - arrival
+    met = np.ones(ttft.shape, dtype=np.bool_)
+    for limit, took in ((limits.ttft_s, ttft), (limits.tpot_s, tpot), (limits.e2e_s, e2e)):
+        if limit is not None:
+            met &= took <= limit
+    attainment = met.mean(axis=0)
+    drained = np.maximum(last.max(axis=0), float(traffic.arrival_s[-1]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = np.where(np.isfinite(drained), total / drained, 0.0)
+        token_share = np.where(met, outputs, 0.0).sum(axis=0) / outputs.sum()
+    found = {
+        "slo_attainment": attainment,
+        "throughput_rps": rate,
+        "throughput_tokens_per_s": rate * float(traffic.output_tokens.mean()),
+        "goodput_rps": rate * attainment,
+        "goodput_tokens_per_s": rate * float(traffic.output_tokens.mean()) * token_share,
+        "drained_s": drained,
+    }
+    for name, values in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
+        ordered = np.sort(values.T, axis=1)
+        found[f"{name}_mean_s"] = ordered.mean(axis=1)
+        for point in PERCENTILES:
+            found[f"{name}_p{point}_s"] = ordered[:, math.ceil(point / 100 * (len(values) - 1))]
+    return found
+
+
+def _reached(times: Array, curve: Array, goal: Array) -> Array:
+    """(j, n) when each column's rising curve (k, n) first reaches the goals (j, n) or (j, 1).
+
+    Past the grid's end it goes on as it rose in the last tenth; infinite where it did not.
+    """
+    goals = np.broadcast_to(goal, (len(goal), curve.shape[1]))
+    place = np.empty(goals.shape, dtype=np.intp)
+    for j, row in enumerate(goals):
+        place[j] = (curve < row).sum(axis=0)
+    after = np.clip(place, 1, len(times) - 1)
+    columns = np.arange(curve.shape[1])
+    low, high = curve[after - 1, columns], curve[after, columns]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        within = np.clip((goals - low) / (high - low), 0.0, 1.0)
+        inside = times[after - 1] + np.where(high > low, within, 1.0) * (times[after] - times[after - 1])
+        tail = len(times) // 10
+        slope = (curve[-1] - curve[-1 - tail]) / (times[-1] - times[-1 - tail])
+        beyond = times[-1] + (goals - curve[-1]) / slope
+    reached: Array = np.where(place >= len(times), beyond, inside)
+    return reached
+
+
+def _sampled(times: Array, curve: Array, at_s: Array) -> Array:
+    """(j, n) each column's curve (k, n) at times (j, n); past the end it goes on as it rose at last."""
+    within = np.minimum(np.where(np.isfinite(at_s), at_s, times[-1]), times[-1])
+    after = np.clip(np.searchsorted(times, within), 1, len(times) - 1)
+    columns = np.arange(curve.shape[1])
+    low, high = curve[after - 1, columns], curve[after, columns]
+    share = (within - times[after - 1]) / (times[after] - times[after - 1])
+    sampled: Array = low + share * (high - low)
+    return sampled

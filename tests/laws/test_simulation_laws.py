@@ -1,6 +1,7 @@
 """What every replay of the simulated engine keeps, and that it is what vLLM's scheduler would do."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,9 +17,10 @@ from cluster.node.simulation.served import Job
 from cluster.node.simulation.settings import Assumptions, Settings, resolve
 from cluster.node.simulation.speculation import Plan, plain_plan, speculative_plan
 from cluster.order import Limits, Order
+from cluster.traffic.sessions import Sessions, turns
 from cluster.traffic.trace import Request, Trace
 from cluster.traffic.workload import Workload
-from objectives.measurement import Sample
+from objectives.measurement import Record, Sample
 from objectives.slo import Slo
 from search_spaces.values import Json
 from tests.cluster.node.slow_scheduler import SlowScheduler
@@ -69,6 +71,24 @@ configs = st.builds(
 )
 
 
+Wait = tuple[str | None, float | None]
+"""A request's session, and how long it took when it was recorded."""
+
+waits = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.none() | st.floats(0, 0.1)), min_size=14, max_size=14
+)
+
+
+def in_sessions(trace: Trace, drawn: list[Wait]) -> Trace:
+    """The trace's requests dealt to sessions; those that nothing was drawn for are of none."""
+    drawn = [*drawn, *[(None, None)] * len(trace.requests)]
+    dealt = [
+        replace(request, session_id=session, duration_s=lasted_s)
+        for request, (session, lasted_s) in zip(trace.requests, drawn, strict=False)
+    ]
+    return replace(trace, requests=tuple(dealt))
+
+
 def trace_of(rows: list[Row]) -> Trace:
     """Prompts that begin with some of four shared blocks, and go on with their own."""
     arrival, found = 0.0, []
@@ -108,8 +128,10 @@ def jobs_of(trace: Trace) -> list[Job]:
             prompt=request.input_length,
             output=request.output_length,
             hash_ids=request.hash_ids,
+            after=turn.after,
+            think_s=turn.think_s,
         )
-        for at, request in enumerate(trace.requests)
+        for at, (request, turn) in enumerate(zip(trace.requests, turns(trace), strict=True))
     ]
 
 
@@ -132,11 +154,11 @@ def gains_of(plan: Plan, jobs: list[Job]) -> list[list[int]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(requests, min_size=1, max_size=14), configs)
+@given(st.lists(requests, min_size=1, max_size=14), configs, st.just([]) | waits)
 def test_the_play_is_the_scheduler_played_one_step_and_one_block_at_a_time(
-    rows: list[Row], arguments: dict[str, Json]
+    rows: list[Row], arguments: dict[str, Json], drawn: list[Wait]
 ) -> None:
-    trace = trace_of(rows)
+    trace = in_sessions(trace_of(rows), drawn)
     jobs = jobs_of(trace)
     resolved = resolve(order_of(arguments, trace), Assumptions())
     plan = plan_of(resolved, jobs)
@@ -146,11 +168,49 @@ def test_the_play_is_the_scheduler_played_one_step_and_one_block_at_a_time(
     slow = SlowScheduler(resolved, jobs, gains_of(plan, jobs), TRACE_BLOCK)
     slow.run()
     assert len(play.log.preempted) == slow.preemptions
-    for fast, reference in zip(play.served, slow.all, strict=True):
+    served = sorted(play.served, key=lambda one: one.job.request)
+    for fast, reference in zip(served, slow.all, strict=True):
+        assert math.isclose(fast.job.due_s, reference.due_s, rel_tol=1e-9)
         ends = [play.log.step_end_s[at] for first, n in fast.steps for at in range(first, first + n)]
         assert fast.plan.tolist() == reference.chunk_tokens
         assert fast.cached_tokens == reference.cached
         np.testing.assert_allclose(ends, reference.chunk_s, rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(requests, min_size=1, max_size=14), configs, waits, st.sampled_from([0.5, 1.0, 8.0]))
+def test_no_turn_leaves_before_its_predecessor_has_ended_and_thinking_is_not_scaled(
+    rows: list[Row], arguments: dict[str, Json], drawn: list[Wait], speed: float
+) -> None:
+    trace = in_sessions(trace_of(rows), drawn)
+    order = order_of(arguments, trace)
+    workload = replace(order.workload, sessions=Sessions.CAUSAL, speed=speed)
+    endpoint = SimulatedEndpoint(resolve(order, Assumptions()), order, Assumptions())
+    records = endpoint.play(workload, Limits()).records
+    for record, request, turn in zip(records, trace.requests, turns(trace), strict=True):
+        assert record.ok
+        assert record.sent_s == record.due_s
+        if turn.after is None:
+            assert record.due_s == request.arrival_s / speed
+        else:
+            ended_s = records[turn.after].finished_s
+            assert ended_s is not None
+            assert record.due_s == ended_s + turn.think_s
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(requests, min_size=1, max_size=14), configs, waits)
+def test_sessions_replayed_as_recorded_make_no_difference_to_any_record(
+    rows: list[Row], arguments: dict[str, Json], drawn: list[Wait]
+) -> None:
+    bare = trace_of(rows)
+    order = order_of(arguments, bare)
+
+    def records(trace: Trace) -> tuple[Record, ...]:
+        endpoint = SimulatedEndpoint(resolve(order, Assumptions()), order, Assumptions())
+        return endpoint.play(replace(order.workload, trace=trace), Limits()).records
+
+    assert records(in_sessions(bare, drawn)) == records(bare)
 
 
 def _replayed(

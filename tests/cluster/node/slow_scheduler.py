@@ -5,6 +5,7 @@ with it, and nothing else: blocks have identities, reference counts, hashes and 
 step loops over every request.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ class Slow:
     job: Job
     gains: deque[int]
     """Tokens of each decode step to come."""
+    due_s: float
+    """Infinite until the request that it waits for has ended."""
     delivered: int = 0
     computed: int = 0
     blocks: list[Block] = field(default_factory=list)
@@ -48,7 +51,10 @@ class SlowScheduler:
         self.time = StepTime(settings)
         self.queue = deque(Block() for _ in range(settings.kv_blocks - 1))
         self.cache: dict[Hash, Block] = {}
-        self.all = [Slow(job, deque(gain)) for job, gain in zip(jobs, gains, strict=True)]
+        self.all = [
+            Slow(job, deque(gain), job.due_s if job.after is None else math.inf)
+            for job, gain in zip(jobs, gains, strict=True)
+        ]
         drafting = settings.drafting
         self.depth = drafting.depth if drafting else 0
         self.slots = drafting.slots if drafting else 0
@@ -135,16 +141,17 @@ class SlowScheduler:
 
     def run(self) -> None:
         settings, size = self.settings, self.settings.block_size
-        now, coming = 0.0, deque(self.all)
+        now, coming = 0.0, self.all
         waiting: deque[Slow] = deque()
         running: list[Slow] = []
         for _ in range(1_000_000):
-            while coming and coming[0].job.due_s <= now:
-                waiting.append(coming.popleft())
+            arrived = [slow for slow in coming if slow.due_s <= now]
+            waiting.extend(sorted(arrived, key=lambda slow: slow.due_s))
+            coming = [slow for slow in coming if slow.due_s > now]
             if not running and not waiting:
                 if not coming:
                     return
-                now = coming[0].job.due_s
+                now = min(slow.due_s for slow in coming)
                 continue
             budget = settings.max_num_batched_tokens
             work, ends, decoding, preempted = PrefillWork(), [], [], False
@@ -218,6 +225,9 @@ class SlowScheduler:
                 if slow.delivered == slow.job.output:
                     running.remove(slow)
                     self.free(slow)
+                    for other in self.all:
+                        if other.job.after == slow.job.request:
+                            other.due_s = now + other.job.think_s
         raise AssertionError("does not end")
 
     def emit(self, slow: Slow, count: int, now: float) -> None:

@@ -11,7 +11,10 @@ from dataclasses import asdict, dataclass
 
 from objectives.metrics import published
 from search_spaces.values import Json, Scalar
-from tuner.front import FrontView, offered_rps, speed
+from tuner.bracket import capacity_text, replays
+from tuner.curve import series
+from tuner.front import FrontView, held
+from tuner.loads import concurrency, measure_of, mode, offered_rps, sessions, speed
 from tuner.records import StoredTrial, StudyFile
 
 STUDY_ID = "tuner.study_id"
@@ -33,12 +36,12 @@ class Entry:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     """Finite ones only."""
-    series: Mapping[str, tuple[float, ...]]
-    """Metrics with a value a step, from step 1."""
+    series: Mapping[str, tuple[tuple[int, float], ...]]
+    """Metrics with a value a step, as pairs of the two; `tuner.curve` says what a step of a curve is."""
     tags: Mapping[str, str]
 
 
-def trial_entry(trial: StoredTrial, study: StudyFile, *, on_front: bool) -> Entry:
+def trial_entry(trial: StoredTrial, study: StudyFile, note: str, *, on_front: bool) -> Entry:
     """A trial's run: config by path, `engine.*` as asked, `effective.*` as the engine reports it, and
     `workload.*`, since trials of studies at different speeds lie in one experiment."""
     ran = trial.ran
@@ -58,11 +61,14 @@ def trial_entry(trial: StoredTrial, study: StudyFile, *, on_front: bool) -> Entr
             if seconds is not None
         },
     }
-    positions = None if trial.measurement is None else trial.measurement.accepted_per_position
+    measurement = trial.measurement
+    positions = () if measurement is None else measurement.accepted_per_position or ()
+    acceptance = {"acceptance_by_position": tuple(enumerate(positions, start=1))} if positions else {}
+    slo_held = held(study, trial)
     return Entry(
         params={_name(name): text[:PARAM_LENGTH] for name, text in params.items()},
         metrics={_name(name): value for name, value in metrics.items()},
-        series={"acceptance_by_position": positions} if positions else {},
+        series={**acceptance, **series(measurement)},
         tags=_tags(
             {
                 STUDY_ID: study.id,
@@ -80,7 +86,12 @@ def trial_entry(trial: StoredTrial, study: StudyFile, *, on_front: bool) -> Entr
                 "simulated": _flag((ran.engine or study.engine) == "simulated"),
                 "attempts": str(trial.attempts),
                 "tuner_version": trial.tuner_version,
-                "warnings": "\n".join(trial.measurement.warnings) if trial.measurement else None,
+                "warnings": "\n".join(measurement.warnings) if measurement else None,
+                "mode": measurement.mode if measurement else mode(study),
+                "capacity": capacity_text(measurement),
+                "held": None if slo_held is None else _flag(slo_held),
+                "disagreements": _flag(bool(measurement.disagreements)) if measurement else None,
+                "mlflow.note.content": note,
             }
         ),
     )
@@ -89,6 +100,7 @@ def trial_entry(trial: StoredTrial, study: StudyFile, *, on_front: bool) -> Entr
 def study_entry(view: FrontView, note: str) -> Entry:
     """The study's own run: what was searched, on what, and how far it is."""
     study = view.study
+    took = replays(trial.measurement for trial in view.trials)
     limits = {f"slo.{name}": value for name, value in asdict(study.slo).items() if value is not None}
     params = {
         "space": study.space_name,
@@ -98,6 +110,7 @@ def study_entry(view: FrontView, note: str) -> Entry:
         "trace": study.trace,
         "trace.digest": study.trace_digest,
         **_load(study),
+        **{f"measure.{name}": value for name, value in measure_of(study).model_dump().items()},
         **limits,
         **{f"trace.{name}": value for name, value in _leaves(study.trace_figures)},
     }
@@ -106,6 +119,8 @@ def study_entry(view: FrontView, note: str) -> Entry:
         metrics={
             **{f"trials_{state}": float(count) for state, count in view.counts.items()},
             "front_size": float(len(view.front)),
+            "replays": float(took.played),
+            "saved_s": took.saved_s,
         },
         series={},
         tags=_tags(
@@ -116,6 +131,7 @@ def study_entry(view: FrontView, note: str) -> Entry:
                 "trace_digest": study.trace_digest,
                 "engine": study.engine,
                 "simulated": _flag(study.engine == "simulated"),
+                "mode": mode(study),
                 "front": ", ".join(map(str, view.numbers)),
                 "tuner_version": study.tuner_version,
                 "mlflow.note.content": note,
@@ -126,8 +142,13 @@ def study_entry(view: FrontView, note: str) -> Entry:
 
 def _load(study: StudyFile) -> dict[str, str]:
     """How hard every trial is driven, as far as the study says."""
-    figures = {"speed": speed(study), "offered_rps": offered_rps(study)}
-    return {name: f"{value:.4g}" for name, value in figures.items() if value is not None}
+    figures = {
+        "speed": speed(study),
+        "offered_rps": offered_rps(study),
+        "concurrency": concurrency(study),
+    }
+    said = {name: f"{value:.4g}" for name, value in figures.items() if value is not None}
+    return said | {"sessions": sessions(study).value}
 
 
 def _measured(trial: StoredTrial) -> dict[str, float]:
@@ -138,6 +159,8 @@ def _measured(trial: StoredTrial) -> dict[str, float]:
             found |= {end: value for end, value in ends.items() if value is not None and abs(value) < _HUGE}
         found["requests"] = float(trial.measurement.requests)
         found["failed_requests"] = float(trial.measurement.failed_requests)
+        took = replays([trial.measurement])
+        found |= {"replays": float(took.played), "replays_cut": float(took.cut), "saved_s": took.saved_s}
     return found
 
 

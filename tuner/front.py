@@ -10,10 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from objectives.front import indistinguishable, non_dominated
-from objectives.goal import Goal, MissingObjective
-from objectives.measurement import Estimate
+from objectives.goal import Goal, MissingObjective, violations
+from objectives.measurement import Estimate, Measurement
 from objectives.metrics import METRICS, published
 from search_spaces.values import Json
+from tuner.bracket import bracket, capacity_text, replays
+from tuner.curve import SERIES, Rated, curve
+from tuner.loads import concurrency, measure_of, mode, offered_rps, speed
 from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
 
 
@@ -80,21 +83,6 @@ def view(study: StudyFile, trials: Iterable[StoredTrial]) -> FrontView:
     return FrontView(study=study, goal=goal, trials=ordered, front=front)
 
 
-def speed(study: StudyFile) -> float | None:
-    """How many times as fast as recorded the trace is played; None where study.json does not say."""
-    found = study.options.get("speed")
-    return float(found) if isinstance(found, int | float) else None
-
-
-def offered_rps(study: StudyFile) -> float | None:
-    """Requests per second that every trial is offered: the trace's own rate times the speed.
-
-    None where one of them is not known: a trace whose requests all arrive at once has no rate.
-    """
-    rate, times = study.trace_figures.get("rate"), speed(study)
-    return rate * times if isinstance(rate, int | float) and times is not None else None
-
-
 def read_view(study_folder: Path) -> FrontView:
     """The front of what lies on disk. Raises RecordError where that is no study, or a damaged one."""
     return view(read_study(study_folder), read_trials(study_folder))
@@ -110,6 +98,14 @@ def losses(goal: Goal, trial: StoredTrial) -> tuple[float, ...] | None:
         return None
 
 
+def held(study: StudyFile, trial: StoredTrial) -> bool | None:
+    """Whether the SLO held in the replay that the trial's metrics are of; None where nothing was measured."""
+    if trial.measurement is None or trial.measurement.value("slo_attainment") is None:
+        return None
+    # 1 - 0.05 and 57 / 60 differ by rounding alone.
+    return all(missed <= 1e-9 for missed in violations(trial.measurement, study.slo).values())
+
+
 def front_json(seen: FrontView) -> dict[str, Json]:
     """What `tuner front --json` prints and MLflow keeps as front.json."""
     return {
@@ -118,8 +114,11 @@ def front_json(seen: FrontView) -> dict[str, Json]:
         "engine": seen.study.engine,
         "trace": seen.study.trace,
         "trace_digest": seen.study.trace_digest,
+        "mode": str(mode(seen.study)),
+        "measure": measure_of(seen.study).model_dump(),
         "speed": speed(seen.study),
         "offered_rps": offered_rps(seen.study),
+        "concurrency": concurrency(seen.study),
         "objectives": [
             {"name": objective.name, "direction": objective.direction, "unit": _unit(objective.metric)}
             for objective in seen.goal.objectives
@@ -128,6 +127,7 @@ def front_json(seen: FrontView) -> dict[str, Json]:
         "front": [_trial_json(seen, trial) for trial in seen.front],
         "counts": dict(seen.counts),
         "failures": dict(seen.failures),
+        "replays": asdict(replays(trial.measurement for trial in seen.trials)),
         "alike": [list(pair) for pair in seen.alike],
     }
 
@@ -140,7 +140,12 @@ def _trial_json(seen: FrontView, trial: StoredTrial) -> dict[str, Json]:
         "config": None if trial.config is None else dict(trial.config),
         "objectives": _estimates_json(seen.objective_values(trial)),
         "metrics": {name: estimate.value for name, estimate in metrics.items()},
-        "intervals": {name: [estimate.low, estimate.high] for name, estimate in metrics.items()},
+        "intervals": {name: [_end(e.low), _end(e.high)] for name, e in metrics.items()},
+        "mode": None if trial.measurement is None else str(trial.measurement.mode),
+        "slo_held": held(seen.study, trial),
+        "capacity": _capacity_json(trial.measurement),
+        "curve": [_rated_json(replay) for replay in curve(trial.measurement)],
+        "disagreements": [] if trial.measurement is None else list(trial.measurement.disagreements),
         "cause": None if trial.cause is None else trial.cause.value,
         "reason": trial.reason,
         "is_control": trial.is_control,
@@ -149,9 +154,47 @@ def _trial_json(seen: FrontView, trial: StoredTrial) -> dict[str, Json]:
     }
 
 
+def _capacity_json(measurement: Measurement | None) -> dict[str, Json] | None:
+    """Where the capacity lies; its value and interval are among the metrics. None: none was looked for."""
+    found = bracket(measurement)
+    if found is None:
+        return None
+    return {
+        "text": capacity_text(measurement),
+        "side": found.side or None,
+        "held_rps": None if found.held is None else found.held.offered_rps,
+        "failed_rps": None if found.failed is None else found.failed.offered_rps,
+        "resolution": found.resolution,
+    }
+
+
+def _rated_json(replay: Rated) -> dict[str, Json]:
+    point = replay.point
+    shown = {METRICS[name].shown: replay.shown(name) for name in SERIES}
+    return {
+        "offered_rps": replay.rps,
+        "speed": point.speed,
+        "held": point.held,
+        "requests": point.requests,
+        "misses": point.misses,
+        "cut_s": point.cut_s,
+        "took_s": point.took_s,
+        "saved_s": point.saved_s,
+        "metrics": _estimates_json({name: estimate for name, estimate in shown.items() if estimate}),
+    }
+
+
 def _unit(metric: str) -> str:
     return METRICS[metric].shown_unit
 
 
 def _estimates_json(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
-    return {name: asdict(estimate) for name, estimate in estimates.items()}
+    return {
+        name: {"value": estimate.value, "low": _end(estimate.low), "high": _end(estimate.high)}
+        for name, estimate in estimates.items()
+    }
+
+
+def _end(value: float | None) -> float | None:
+    """JSON has no infinity, and an interval that reaches there has no end."""
+    return value if value is not None and math.isfinite(value) else None

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Literal
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from tuner.curve_picture import curve_svg
+from tuner.curve_plot import curves_html, has_curves
 from tuner.entries import NAME_LENGTH, ON_FRONT, STUDY_ID, TRIAL, Entry, study_entry, trial_entry
 from tuner.front import FrontView, front_json
 from tuner.plot import front_html
@@ -27,6 +29,7 @@ from tuner.records import STUDY, State, StoredTrial, trial_folder
 from tuner.redaction import without_passwords
 from tuner.story import story
 from tuner.titles import study_title, trial_title
+from tuner.trial_note import trial_note
 
 if TYPE_CHECKING:
     from mlflow.entities import Run, RunTag
@@ -64,7 +67,7 @@ class _Runs:
     notes: dict[str, str] = field(default_factory=dict)
     """Tags of the study's run as last written."""
     drawn: tuple[int, ...] | None = None
-    """Front that front.html was last drawn for; None: not by this process."""
+    """Front that the study's pages were last drawn for; None: not by this process."""
     standing: Standing | None = None
     """As last written by this process."""
 
@@ -200,6 +203,8 @@ class Ledger:
             client.log_dict(runs.study, front_json(view), "front.json")
             if runs.drawn != view.numbers or standing != "RUNNING":
                 client.log_text(runs.study, front_html(view), "front.html")
+                if has_curves(view):
+                    client.log_text(runs.study, curves_html(view), "curves.html")
                 runs.drawn = view.numbers
             at = view.trials[-1].finished if view.trials else view.study.created
             _write_metrics(client, runs.study, entry, at, step=len(view.trials))
@@ -223,7 +228,8 @@ def _write_trial(
     trial: StoredTrial,
 ) -> "Run":
     """Write one trial's run, or complete it. It is ended last, so a run that is ended is whole."""
-    entry = trial_entry(trial, view.study, on_front=trial.number in view.numbers)
+    note = trial_note(trial, view.study)
+    entry = trial_entry(trial, view.study, note, on_front=trial.number in view.numbers)
     if run is None:
         run = client.create_run(
             runs.experiment,
@@ -235,6 +241,9 @@ def _write_trial(
     _write_metrics(client, run.info.run_id, entry, trial.finished)
     client.log_batch(run.info.run_id, tags=_run_tags(entry.tags))
     client.log_artifacts(run.info.run_id, str(trial_folder(study_folder, trial.number)))
+    picture = curve_svg(trial, view.study)
+    if picture is not None:
+        client.log_text(run.info.run_id, picture, "curve.svg")
     status = "FAILED" if trial.state is State.FAILED else "FINISHED"
     client.set_terminated(run.info.run_id, status=status, end_time=_milliseconds(trial.finished))
     return client.get_run(run.info.run_id)
@@ -256,9 +265,7 @@ def _write_metrics(client: "MlflowClient", run: str, entry: Entry, at: datetime,
     stamp = _milliseconds(at)
     metrics = [Metric(name, value, stamp, step) for name, value in entry.metrics.items()]
     metrics += [
-        Metric(name, value, stamp, place)
-        for name, values in entry.series.items()
-        for place, value in enumerate(values, start=1)
+        Metric(name, value, stamp, place) for name, pairs in entry.series.items() for place, value in pairs
     ]
     client.log_batch(run, metrics=metrics)
 

@@ -12,14 +12,17 @@ from textwrap import wrap
 
 import plotly.graph_objects as go
 
-from objectives.measurement import Estimate
+from objectives.measurement import Estimate, Measurement, Mode
 from objectives.metrics import METRICS, Metric
-from tuner.front import FrontView, offered_rps, speed
+from tuner.bracket import estimate_text
+from tuner.front import FrontView
+from tuner.loads import load_text, mode
 from tuner.records import State, StoredTrial
-from tuner.titles import interval, trial_title
+from tuner.titles import trial_title
 
 _BLUE, _VERMILION = "#0072b2", "#d55e00"
 _EXPLAIN = (
+    "capacity_rps",
     "slo_attainment",
     "ttft_p95_s",
     "tpot_p95_s",
@@ -28,7 +31,7 @@ _EXPLAIN = (
     "prefix_hit_rate",
 )
 """What hovering over a trial tells beside its objectives."""
-_UNITS = {"share": "", "count": "", "tokens": ""}
+_UNITS = {"share": "", "count": "", "tokens": "", "ratio": ""}
 """Where a metric's name says it already."""
 _HOVER_WIDTH = 60
 """Characters of a line, so that a long config stays on the screen."""
@@ -93,11 +96,10 @@ def _title(front: FrontView) -> str:
 
 def _subtitle(front: FrontView) -> str:
     """On what load, and what the picture leaves out."""
-    times, offered = speed(front.study), offered_rps(front.study)
+    load = load_text(front.study)
     missing = len(front.trials) - sum(len(group.trials) for group in _groups(front))
     parts = [
-        *([] if times is None else [f"speed {times:g}"]),
-        *([] if offered is None else [f"{offered:.3g} requests/s offered"]),
+        *([f"reference load: {load}" if mode(front.study) is Mode.CAPACITY else load] if load else []),
         *(["bars: 95 % intervals"] if len(front.goal.objectives) <= 2 else []),
         *([f"{missing} of {len(front.trials)} trials gave no numbers"] if missing else []),
     ]
@@ -253,15 +255,15 @@ def _hover(front: FrontView, trial: StoredTrial) -> str:
     lines = [f"<b>{escape(line)}</b>" for line in title]
     if trial.measurement is not None:
         objectives = [objective.metric for objective in front.goal.objectives]
-        for name in dict.fromkeys([*objectives, *_EXPLAIN]):
-            estimate = trial.measurement.metrics.get(name)
-            if estimate is not None:
-                lines.append(escape(_line(METRICS[name], estimate)))
+        names = [n for n in dict.fromkeys([*objectives, *_EXPLAIN]) if n in trial.measurement.metrics]
+        lines += [escape(_line(METRICS[name], trial.measurement)) for name in names]
+        doubts = (f"! client and engine disagree: {text}" for text in trial.measurement.disagreements)
+        lines += [escape(line) for text in doubts for line in wrap(text, _HOVER_WIDTH)]
     return "<br>".join(lines)
 
 
-def _line(metric: Metric, estimate: Estimate) -> str:
-    """`tpot p95: 31 (29 to 33) ms`."""
+def _line(metric: Metric, measurement: Measurement) -> str:
+    """`tpot p95: 31 (29 to 33) ms`, `capacity: at least 24 (23 to ?) requests/s`."""
     name = metric.name.removesuffix("_s").removesuffix("_rps").replace("_", " ")
     unit = _UNITS.get(metric.unit, f" {metric.shown_unit}")
-    return f"{name}: {interval(metric.show(estimate))}{unit}"
+    return f"{name}: {estimate_text(measurement, metric.name)}{unit}"

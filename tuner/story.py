@@ -3,14 +3,16 @@ what failed and why, what to do next. MLflow shows it under the study's name."""
 
 from collections.abc import Iterable, Sequence
 
-from objectives.measurement import Estimate
 from objectives.metrics import METRICS
+from search_spaces.measure import Capacity
 from search_spaces.parameters import every
-from tuner.front import FrontView, offered_rps, speed
+from tuner.bracket import estimate_text, replays
+from tuner.front import FrontView
+from tuner.loads import closed_text, measure_of, offered_rps, speed
 from tuner.records import State, StoredTrial
-from tuner.titles import config_title, interval, space_of
+from tuner.titles import config_title, number, space_of
 
-ROWS = 12
+ROWS = 8
 """Of any table: with all of its tables full, a note still fits one tag. front.json has every trial."""
 _REASON = 120
 """Characters of a failure's reason; its trial's run has all of it."""
@@ -23,6 +25,7 @@ def story(view: FrontView, *, runs: str = "runs") -> str:
         f"{_simulated(view)}{_standing(view)}",
         _searched(view),
         _traffic(view),
+        *_load(view),
         "## Front",
         *_front(view),
         "## Control",
@@ -54,7 +57,7 @@ def _standing(view: FrontView) -> str:
 
 def _aim(view: FrontView, trial: StoredTrial) -> str:
     """A trial's first objective with its interval."""
-    return _interval(view.objective_values(trial).get(view.goal.names[0]))
+    return estimate_text(trial.measurement, view.goal.objectives[0].metric)
 
 
 def _searched(view: FrontView) -> str:
@@ -98,6 +101,31 @@ def _traffic(view: FrontView) -> str:
     return f"**Traffic:** {', '.join(parts)}."
 
 
+def _load(view: FrontView) -> list[str]:
+    """What kind of load the numbers are of; for a capacity how it was found and what that took."""
+    measure = measure_of(view.study)
+    closed = closed_text(view.study)
+    if closed is not None:
+        return [
+            f"**Load:** {closed}. Requests leave when others end, not when they were recorded, and latency "
+            "counts from a request's turn, so waiting for it is not seen."
+        ]
+    if not isinstance(measure, Capacity):
+        return []
+    took = replays(trial.measurement for trial in view.trials)
+    cut = (
+        f", {took.cut} of them cut as soon as their verdict was certain, which saved {number(took.saved_s)} s"
+        if took.cut
+        else ""
+    )
+    return [
+        "**Capacity:** the highest offered rate at which the SLO holds. Within one engine start the trace is "
+        "replayed at its own speed, the reference load that other numbers are of, then at speeds that close "
+        f"in on the capacity to {100 * measure.resolution:g} %. {took.played} replays{cut}. `curves.html` "
+        "draws latency against rate."
+    ]
+
+
 def _figure(words: str, value: object) -> list[str]:
     return [words.format(value)] if isinstance(value, int | float) else []
 
@@ -110,6 +138,16 @@ def _front(view: FrontView) -> list[str]:
         pairs = ", ".join(f"{first} and {second}" for first, second in view.alike[:ROWS])
         more = "" if len(view.alike) <= ROWS else f" and {len(view.alike) - ROWS} more pairs"
         parts.append(f"Their intervals do not tell apart trials {pairs}{more}.")
+    doubts = {
+        trial.number: trial.measurement.disagreements[0]
+        for trial in view.trials
+        if trial.measurement and trial.measurement.disagreements
+    }
+    if doubts:
+        parts.append(
+            f"! In {_trials(list(doubts))} client and engine disagree, for example: "
+            f"{_text(_cut(next(iter(doubts.values()))))}."
+        )
     parts.append(
         "In brackets: 95 % intervals. Artifact `front.html` draws the front, `front.json` has all of it."
     )
@@ -127,19 +165,28 @@ def _failures(view: FrontView) -> list[str]:
     unscored = [trial for trial in view.trials if trial.state is State.UNSCORED]
     if unscored:
         groups.append(("no score", unscored))
-    rows = [[cause, _numbers(trials), _example(view, trials[0])] for cause, trials in groups]
+    rows = [
+        [cause, _numbers([trial.number for trial in trials]), _example(view, trials[0])]
+        for cause, trials in groups
+    ]
     return ["## Failures", _markdown(["cause", "trials", "for example"], rows)] if rows else []
 
 
-def _numbers(trials: Sequence[StoredTrial]) -> str:
-    shown = ", ".join(str(trial.number) for trial in trials[:ROWS])
-    return shown if len(trials) <= ROWS else f"{shown} and {len(trials) - ROWS} more"
+def _trials(numbers: Sequence[int]) -> str:
+    return f"trial{'' if len(numbers) == 1 else 's'} {_numbers(numbers)}"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:ROWS]))
+    return shown if len(numbers) <= ROWS else f"{shown} and {len(numbers) - ROWS} more"
 
 
 def _example(view: FrontView, trial: StoredTrial) -> str:
-    reason = trial.reason or "no reason is known"
-    cut = reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
-    return f"trial {trial.number}, {_config(view, trial)}: {cut}"
+    return f"trial {trial.number}, {_config(view, trial)}: {_cut(trial.reason or 'no reason is known')}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _REASON else f"{text[: _REASON - 1]}…"
 
 
 def _next(view: FrontView, flag: str) -> str:
@@ -159,14 +206,18 @@ def _next(view: FrontView, flag: str) -> str:
 def _table(view: FrontView, trials: Sequence[StoredTrial]) -> str:
     units = [METRICS[objective.metric].shown_unit for objective in view.goal.objectives]
     heads = [f"{name} ({unit})" for name, unit in zip(view.goal.names, units, strict=True)]
-    rows = [[f"{trial.number}", *_cells(view, trial), _told(view, trial)] for trial in trials[:ROWS]]
+    rows = [[_number(trial), *_cells(view, trial), _told(view, trial)] for trial in trials[:ROWS]]
     table = _markdown(["trial", *heads, "config"], rows)
     return table if len(trials) <= ROWS else f"{table}\n\n… and {len(trials) - ROWS} more."
 
 
 def _cells(view: FrontView, trial: StoredTrial) -> Iterable[str]:
-    values = view.objective_values(trial)
-    return [_interval(values.get(name)) for name in view.goal.names]
+    return [estimate_text(trial.measurement, objective.metric) for objective in view.goal.objectives]
+
+
+def _number(trial: StoredTrial) -> str:
+    doubted = trial.measurement is not None and trial.measurement.disagreements
+    return f"{trial.number} !" if doubted else f"{trial.number}"
 
 
 def _told(view: FrontView, trial: StoredTrial) -> str:
@@ -177,10 +228,6 @@ def _told(view: FrontView, trial: StoredTrial) -> str:
 
 def _config(view: FrontView, trial: StoredTrial) -> str:
     return "the engine's defaults" if trial.is_control else config_title(trial.config or {}, view.study)
-
-
-def _interval(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else interval(estimate)
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.order import Failed, Measured
-from objectives.measurement import Estimate
+from objectives.measurement import Estimate, Measurement, Mode
 from objectives.metrics import METRICS, published
 from search_spaces.values import Scalar
+from tuner.bracket import CAPACITY, below_text, bracket, capacity_text, replays, resolution_text, side_of
 from tuner.front import FrontView
+from tuner.loads import load_text, mode
 from tuner.records import StoredTrial
 from tuner.redaction import without_passwords
 from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
@@ -29,6 +31,9 @@ _BESIDE = (
 """Columns shown beside the objectives: what explains them, kept few enough for a terminal."""
 
 _HEADINGS = {
+    "capacity_rps": "capacity req/s",
+    "capacity_tokens_per_s": "capacity tok/s",
+    "capacity_speed": "capacity, speed",
     "goodput_rps": "goodput req/s",
     "goodput_tokens_per_s": "goodput tok/s",
     "slo_attainment": "SLO met",
@@ -80,7 +85,8 @@ def _waiting_words(event: Waiting) -> str:
     found = ""
     if best is not None and best.measurement is not None:
         value = objective.show(best.measurement.metrics[objective.name])
-        found = f", best {objective.shown} {_number(objective.shown, value)} (trial {best.number})"
+        text = _number(objective.shown, value, best.measurement)
+        found = f", best {objective.shown} {text} (trial {best.number})"
     left = "" if event.eta_s is None else f", about {_about(event.eta_s)} left"
     return f"running {running} [{len(event.view.trials)} of {event.total} done{found}{left}]"
 
@@ -88,14 +94,32 @@ def _waiting_words(event: Waiting) -> str:
 def _outcome_words(event: Finished) -> str:
     match event.outcome:
         case Measured(measurement=measured):
-            shown = published(measured)
-            words = [f"{name} {_number(name, shown[name])}" for name in event.objectives if name in shown]
-            text = "measured: " + ", ".join(words)
+            text = f"{_measured(measured)}: {_measured_words(measured, event.objectives)}"
             if event.unscored:
                 text = f"has no score: {event.unscored}"
-            return text + (" (on the front)" if event.on_front else "")
+            marks = [
+                *(["on the front"] if event.on_front else []),
+                *(["client and engine disagree"] if measured.disagreements else []),
+            ]
+            return text + (f" ({', '.join(marks)})" if marks else "")
         case Failed(cause=cause, reason=reason):
             return f"failed, {cause}: {reason}"
+
+
+def _measured(measurement: Measurement) -> str:
+    return "measured in a closed loop" if measurement.mode is Mode.CLOSED else "measured"
+
+
+def _measured_words(measurement: Measurement, objectives: tuple[str, ...]) -> str:
+    """The capacity wherever one was looked for, the objectives, and what the replays took."""
+    shown = published(measurement)
+    capacity = capacity_text(measurement)
+    named = [name for name in objectives if name in shown and (name != "capacity_rps" or capacity is None)]
+    words = [
+        *([] if capacity is None else [f"capacity {capacity}"]),
+        *(f"{name} {_number(name, shown[name], measurement)}" for name in named),
+    ]
+    return ", ".join(words) + ("" if capacity is None else f"; {replays([measurement]).text}")
 
 
 def _left(event: Finished) -> str:
@@ -123,8 +147,10 @@ def _value(value: Scalar) -> str:
 def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     """The front as a table, the control beside it, then what failed and who can't be told apart."""
     metrics = [METRICS[item.metric].shown for item in seen.goal.objectives]
+    if any(bracket(trial.measurement) for trial in seen.trials) and not set(metrics) & set(CAPACITY):
+        metrics.append("capacity_rps")
     columns = [*metrics, *(name for name in _BESIDE if name not in metrics)]
-    table = Table(title=f"Front of {seen.study.name}{_simulated(seen)}", title_justify="left")
+    table = Table()
     table.add_column("trial", justify="right")
     for name in columns:
         table.add_column(_HEADINGS.get(name, name.replace("_", " ")), justify="right")
@@ -135,21 +161,50 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
         table.caption = "no trial was measured"
     page = StringIO()
     Console(file=page, width=width or max(Console().width, 100), force_terminal=False).print(table)
-    out = page.getvalue().rstrip().splitlines()
+    out = [
+        f"Front of {seen.study.name}{_simulated(seen)}",
+        *_load(seen),
+        *page.getvalue().rstrip().splitlines(),
+    ]
     out += [f"trial {_name(trial)}: {_what(trial)}" for trial in rows]
     counts = ", ".join(f"{count} {state}" for state, count in sorted(seen.counts.items()))
-    out.append(f"{len(seen.trials)} trials: {counts}")
+    took = replays(trial.measurement for trial in seen.trials)
+    out.append(f"{len(seen.trials)} trials: {counts}" + (f"; {took.text}" if took.played else ""))
     out += [f"  {count} failed, {cause}" for cause, count in sorted(seen.failures.items())]
     if seen.alike:
         pairs = ", ".join(f"{a} and {b}" for a, b in seen.alike)
         out.append(f"their intervals do not tell apart trials {pairs}")
+    out += _disagreements(rows)
     out += sorted({f"note: {text}" for trial in seen.front for text in _warnings(trial)})
     out += [f"note: {text}" for text in _unsaturated(seen)]
     return out
 
 
+def _load(seen: FrontView) -> list[str]:
+    """What the numbers are of."""
+    load = load_text(seen.study)
+    if mode(seen.study) is not Mode.CAPACITY:
+        return [load] if load else []
+    known = resolution_text(trial.measurement for trial in seen.trials)
+    what = "capacity: the highest offered rate at which the SLO holds"
+    resolution = "" if known is None else f", known to {known}"
+    return [f"{what}{resolution}", *([f"other columns: the reference load, {load}"] if load else [])]
+
+
+def _disagreements(trials: list[StoredTrial]) -> list[str]:
+    """Which trials' numbers to distrust, and why."""
+    return [
+        f"! trial {trial.number}, client and engine disagree: {text}"
+        for trial in trials
+        if trial.measurement is not None
+        for text in trial.measurement.disagreements
+    ]
+
+
 def _unsaturated(seen: FrontView) -> list[str]:
     """What to say where the control kept up, so that no config can show more goodput."""
+    if mode(seen.study) is Mode.CLOSED or not any(name.startswith("goodput") for name in seen.goal.names):
+        return []
     met = [trial.measurement.value("slo_attainment") for trial in seen.control if trial.measurement]
     if not any(share is not None and share >= _KEPT_UP for share in met):
         return []
@@ -166,12 +221,13 @@ def _warnings(trial: StoredTrial) -> tuple[str, ...]:
 
 def _row(trial: StoredTrial, columns: list[str]) -> list[str]:
     shown = {} if trial.measurement is None else published(trial.measurement)
-    cells = [_cell(name, shown.get(name)) for name in columns]
+    cells = [_cell(name, shown.get(name), trial.measurement) for name in columns]
     return [_name(trial), *cells]
 
 
 def _name(trial: StoredTrial) -> str:
-    return f"{trial.number}" + (" (control)" if trial.is_control else "")
+    doubted = trial.measurement is not None and trial.measurement.disagreements
+    return f"{trial.number}" + (" (control)" if trial.is_control else "") + (" !" if doubted else "")
 
 
 def _what(trial: StoredTrial) -> str:
@@ -180,18 +236,22 @@ def _what(trial: StoredTrial) -> str:
     return "the engine's defaults" if trial.is_control else config_words(trial.config)
 
 
-def _cell(name: str, estimate: Estimate | None) -> str:
+def _cell(name: str, estimate: Estimate | None, measurement: Measurement | None) -> str:
     if estimate is None:
         return "?"
-    text = _number(name, estimate)
-    if estimate.low is None and estimate.high is None:
+    text = _number(name, estimate, measurement)
+    if (estimate.low is None and estimate.high is None) or side_of(measurement, name) == "below":
         return text
     low, high = ("?" if end is None else _plain(name, end) for end in (estimate.low, estimate.high))
     return f"{text}\n{low}–{high}"
 
 
-def _number(name: str, estimate: Estimate) -> str:
-    return _plain(name, estimate.value)
+def _number(name: str, estimate: Estimate, measurement: Measurement | None) -> str:
+    """The value; a capacity with one end is said to be at least that, or below it."""
+    side = side_of(measurement, name)
+    if side == "below":
+        return f"below {below_text(measurement, name)}"
+    return f"{side} {_plain(name, estimate.value)}".lstrip()
 
 
 def _plain(name: str, value: float) -> str:

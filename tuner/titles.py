@@ -5,6 +5,7 @@ means nothing alone, comes after a short form of its parameter's name; what the 
 out. The whole config, by path, is always beside the title: in MLflow as parameters, on disk in outcome.json.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from search_spaces.load import parse_space
 from search_spaces.parameters import Parameter, every
 from search_spaces.space import Space
 from search_spaces.values import Scalar
+from tuner.loads import marks, mode
 from tuner.records import StoredTrial, StudyFile
 
 _SAY_LITTLE = frozenset(
@@ -86,19 +88,26 @@ def config_title(config: Mapping[str, Scalar], study: StudyFile) -> str:
 
 
 def trial_title(trial: StoredTrial, study: StudyFile) -> str:
-    """`trial 7 · ngram · depth 3`; the control says that it is one, a simulated trial that it is."""
-    simulated = " (simulated)" if (trial.ran.engine or study.engine) == "simulated" else ""
+    """`trial 7 · ngram · depth 3`; a control, a simulated trial and a closed loop say that they are one."""
+    told = marks(
+        None if trial.measurement is None else trial.measurement.mode,
+        simulated=(trial.ran.engine or study.engine) == "simulated",
+    )
+    marked = f" ({', '.join(told)})" if told else ""
     what = "control (engine defaults)" if trial.is_control else config_title(trial.config or {}, study)
-    return f"trial {trial.number}{simulated} · {what}"
+    return f"trial {trial.number}{marked} · {what}"
 
 
 def study_title(study: StudyFile) -> str:
-    """The study's name. A simulated one says so first: lists cut names short."""
-    return f"simulated · {study.name}" if study.engine == "simulated" else study.name
+    """The study's name. Simulated and closed loop are said first: lists cut names short."""
+    told = marks(mode(study), simulated=study.engine == "simulated")
+    return f"{', '.join(told)} · {study.name}" if told else study.name
 
 
 def number(value: float) -> str:
     """Three digits, all of those before the point, and no exponent where one can be done without."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
     return f"{value:.0f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
 
 

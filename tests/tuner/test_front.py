@@ -3,9 +3,10 @@ import json
 from pathlib import Path
 
 from cluster.order import Cause
-from tests.tuner import stories
-from tuner.front import front_json, offered_rps, read_view, speed, view
-from tuner.records import State, write_outcome, write_study
+from objectives.measurement import Estimate
+from tests.tuner import loads, stories
+from tuner.front import front_json, held, read_view, view
+from tuner.records import State, StoredTrial, write_outcome, write_study
 
 
 def test_what_failed_or_has_no_score_is_never_on_the_front() -> None:
@@ -66,9 +67,45 @@ def test_the_best_first_is_by_the_first_objective_not_by_number() -> None:
     assert [trial.number for trial in seen.best_first] == [2, 3, 1]
 
 
-def test_a_trace_without_a_rate_or_a_study_without_a_speed_offers_no_number() -> None:
-    study = stories.study_file()
-    at_once = dataclasses.replace(study, trace_figures={"requests": 2, "rate": None})
-    older = dataclasses.replace(study, options={})
-    assert (offered_rps(at_once), speed(at_once)) == (None, 1.5)
-    assert (offered_rps(older), speed(older)) == (None, None)
+def test_the_json_has_the_capacity_with_its_bracket_and_the_whole_curve() -> None:
+    trial = stories.stored(loads.measured(loads.BETWEEN, disagreements=("tokens differ",)), 1)
+    shown = json.loads(json.dumps(front_json(view(loads.study(), [trial])), allow_nan=False))
+    assert (shown["mode"], shown["measure"]["resolution"]) == ("capacity", 0.05)
+    assert shown["replays"] == {"played": 4, "cut": 2, "saved_s": 10.0}
+    (found,) = shown["front"]
+    assert found["capacity"] == {
+        "text": "12 (11.4 to 13.2) requests/s",
+        "side": None,
+        "held_rps": 12.0,
+        "failed_rps": 12.6,
+        "resolution": found["capacity"]["resolution"],
+    }
+    assert round(found["capacity"]["resolution"], 9) == 0.05
+    assert found["disagreements"] == ["tokens differ"]
+    assert [(p["offered_rps"], p["held"], p["cut_s"]) for p in found["curve"]] == [
+        (6.0, True, None),
+        (12.0, True, None),
+        (12.6, False, 5.0),
+        (24.0, False, 2.0),
+    ]
+    # A p95 that too many failures leave without an upper end: JSON has no infinity.
+    assert found["curve"][0]["metrics"]["e2e_p95_ms"]["high"] is None
+    assert found["curve"][3]["metrics"] == {}
+
+
+def test_the_json_of_a_closed_loop_has_its_concurrency_and_no_rate() -> None:
+    trial = stories.stored(loads.in_closed_loop(), 1)
+    shown = front_json(view(loads.closed_study(), [trial]))
+    names = ("mode", "concurrency", "speed", "offered_rps")
+    assert tuple(shown[name] for name in names) == ("closed loop", 8, None, None)
+
+
+def test_the_slo_holds_at_exactly_its_share_and_where_nothing_was_measured_nobody_knows() -> None:
+    study = loads.study()  # wants 95 %
+
+    def trial(attainment: float) -> StoredTrial:
+        return stories.stored(stories.measured(more={"slo_attainment": Estimate(value=attainment)}))
+
+    assert held(study, trial(57 / 60)) is True
+    assert held(study, trial(56 / 60)) is False
+    assert held(study, stories.stored(stories.failed())) is None

@@ -10,10 +10,10 @@ from mlflow.tracking import MlflowClient
 
 from cluster.node.secrecy import secret_values
 from cluster.order import Cause, Outcome
-from tests.tuner import stories
+from tests.tuner import loads, stories
 from tuner.front import read_view
 from tuner.ledger import Ledger
-from tuner.records import State, StoredTrial, write_outcome, write_study
+from tuner.records import State, StoredTrial, StudyFile, write_outcome, write_study
 
 # MLflow 3.17 on SQLAlchemy 2.1, where these tests look at what the ledger wrote.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -24,13 +24,13 @@ NewMlflow = Callable[[], str]
 class Desk:
     """A study on disk, an MLflow, and the ledger between them."""
 
-    def __init__(self, folder: Path, uri: str) -> None:
+    def __init__(self, folder: Path, uri: str, study: StudyFile | None = None) -> None:
         self.folder = folder / "tea"
         self.artifacts = folder / "artifacts"
         self.uri = uri
         self.said: list[str] = []
         self.ledger = self.new_ledger()
-        write_study(self.folder, stories.study_file())
+        write_study(self.folder, study or stories.study_file())
 
     @property
     def client(self) -> MlflowClient:
@@ -313,3 +313,89 @@ def test_a_file_that_is_no_database_is_reported_not_raised(tmp_path: Path) -> No
     desk = Desk(tmp_path, f"sqlite:///{tmp_path}/mlflow.db")
     assert not desk.sync()
     assert "not a database" in desk.said[0]
+
+
+@pytest.fixture
+def capacity_desk(tmp_path: Path, new_mlflow: NewMlflow) -> Desk:
+    return Desk(tmp_path, new_mlflow(), loads.study())
+
+
+def test_a_trials_run_holds_its_curve_as_series_over_the_offered_rate(capacity_desk: Desk) -> None:
+    capacity_desk.store(1, loads.measured())
+    assert capacity_desk.sync(), capacity_desk.said
+    run = capacity_desk.trial_run(1)
+
+    def series(name: str) -> list[tuple[int, float]]:
+        history = capacity_desk.client.get_metric_history(run.info.run_id, name)
+        return [(point.step, point.value) for point in history]
+
+    # Steps are thousandths of a request a second; TTFT p95 is made up as 10 ms for each request a second.
+    steps, values = zip(*series("curve/ttft_p95_ms"), strict=True)
+    assert steps == (6000, 12000)
+    assert values == pytest.approx((60, 120))
+    assert series("curve/held") == [(6000, 1.0), (12000, 1.0), (12600, 0.0), (24000, 0.0)]
+    assert (run.data.metrics["replays"], run.data.metrics["saved_s"]) == (4.0, 10.0)
+    assert run.data.metrics["capacity_rps"] == 12.0
+    tags = {name: run.data.tags.get(name) for name in ("mode", "held", "disagreements", "capacity")}
+    assert tags == {
+        "mode": "capacity",
+        "held": "true",
+        "disagreements": "false",
+        "capacity": "12 (11.4 to 13.2) requests/s",
+    }
+    assert "curve.svg" in capacity_desk.artifact_names(run)
+
+
+def test_curves_are_drawn_on_the_studys_run_and_written_once(capacity_desk: Desk) -> None:
+    capacity_desk.store(1, loads.measured(disagreements=("tokens <differ>",)))
+    capacity_desk.sync()
+    study = capacity_desk.study_run()
+    assert "curves.html" in capacity_desk.artifact_names(study)
+    assert (study.data.tags["mode"], study.data.params["measure.resolution"]) == ("capacity", "0.05")
+    run = capacity_desk.trial_run(1)
+    assert run.data.tags["disagreements"] == "true"
+    assert "- tokens &lt;differ>" in run.data.tags["mlflow.note.content"]
+    before = {run.info.run_id: run.to_dictionary() for run in capacity_desk.runs()}
+    assert capacity_desk.sync(capacity_desk.new_ledger())
+    assert {run.info.run_id: run.to_dictionary() for run in capacity_desk.runs()} == before
+    history = capacity_desk.client.get_metric_history(run.info.run_id, "curve/held")
+    assert len(history) == 4
+
+
+def test_a_curve_that_a_killed_driver_left_half_written_is_completed_once(
+    capacity_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capacity_desk.store(1, loads.measured())
+    log_text = MlflowClient.log_text
+
+    def killed(client: MlflowClient, run_id: str, text: str, artifact_file: str) -> None:
+        if artifact_file == "curve.svg":
+            raise KeyboardInterrupt
+        log_text(client, run_id, text, artifact_file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_text", killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            capacity_desk.sync()
+    assert capacity_desk.trial_run(1).info.status == "RUNNING"
+    assert capacity_desk.sync(capacity_desk.new_ledger())
+    run = capacity_desk.trial_run(1)
+    assert run.info.status == "FINISHED"
+    assert "curve.svg" in capacity_desk.artifact_names(run)
+    assert len(capacity_desk.client.get_metric_history(run.info.run_id, "curve/held")) == 4
+
+
+def test_a_closed_loop_is_marked_in_names_and_tags_and_has_no_curve(
+    tmp_path: Path, new_mlflow: NewMlflow
+) -> None:
+    desk = Desk(tmp_path, new_mlflow(), loads.closed_study())
+    desk.store(1, loads.in_closed_loop())
+    assert desk.sync(), desk.said
+    run, study = desk.trial_run(1), desk.study_run()
+    assert run.info.run_name.startswith("trial 1 (simulated, closed loop)")
+    assert study.info.run_name == "simulated, closed loop · tea"
+    assert (run.data.tags["mode"], run.data.params["workload.concurrency"]) == ("closed loop", "8")
+    assert "no load a user makes" in run.data.tags["mlflow.note.content"]
+    assert not {"workload.speed", "workload.offered_rps"} & set(run.data.params)
+    assert "curve.svg" not in desk.artifact_names(run)
+    assert "curves.html" not in desk.artifact_names(study)

@@ -2,7 +2,7 @@ import dataclasses
 
 from cluster.order import Cause, Outcome
 from search_spaces.load import load_space
-from tests.tuner import stories
+from tests.tuner import loads, stories
 from tuner.entries import TAG_LENGTH
 from tuner.front import view
 from tuner.records import State, StudyFile
@@ -98,13 +98,46 @@ def test_a_note_with_full_tables_fits_the_tag_that_keeps_it() -> None:
     space = load_space("spaces/8b.yaml")
     config = max(space.covering(), key=lambda config: len(config.values)).values
     outcomes: list[Outcome] = [
-        stories.measured(1.0, 0.05),
-        *(stories.measured(1.0 + n / 7, 0.01 * (1 + n / 7)) for n in range(1, 30)),
+        loads.measured(loads.BETWEEN, tpot_p95_s=0.05, disagreements=("the client counted more " * 20,)),
+        *(
+            loads.measured((loads.whole(1.5), loads.whole(1.5 + n / 7)), tpot_p95_s=0.01 * (1 + n / 7))
+            for n in range(1, 30)
+        ),
         *(stories.failed(cause, f"{cause} for a reason " * 20) for cause in list(Cause)[:4]),
     ]
     trials = [
         dataclasses.replace(stories.stored(outcome, number), config=config)
         for number, outcome in enumerate(outcomes)
     ]
-    study = dataclasses.replace(_study(), space_text=space.text)
+    study = dataclasses.replace(loads.study(engine="vllm"), space_text=space.text)
     assert len(story(view(study, trials))) <= TAG_LENGTH
+
+
+def test_it_tells_how_capacity_was_found_and_what_cuts_saved() -> None:
+    trials = [
+        stories.stored(loads.measured(loads.BETWEEN), 0),
+        stories.stored(loads.measured(loads.ABOVE), 1),
+    ]
+    told = story(view(loads.study(engine="vllm"), trials))
+    assert (
+        "Best by capacity: trial 1, at least 96 (91.2 to ?) requests/s, the control 12 (11.4 to 13.2)."
+        in told
+    )
+    assert "speeds that close in on the capacity to 5 %" in told
+    assert "7 replays, 2 of them cut as soon as their verdict was certain, which saved 10 s." in told
+
+
+def test_a_closed_loop_is_told_as_no_load_that_users_make_and_without_a_speed() -> None:
+    told = story(view(loads.closed_study(), [stories.stored(loads.in_closed_loop(), 1)]))
+    assert "**Load:** closed loop, 8 in flight: no load a user makes." in told
+    assert "speed" not in told
+
+
+def test_trials_whose_numbers_the_engine_contradicts_are_marked_with_one_reason() -> None:
+    trials = [
+        stories.stored(loads.measured(loads.BETWEEN, disagreements=("4012 tokens | 4300",)), 0),
+        stories.stored(loads.measured(loads.ABOVE, disagreements=("TTFT differs",)), 1),
+    ]
+    told = story(view(loads.study(), trials))
+    assert "| 1 ! | at least 96" in told
+    assert "! In trials 0, 1 client and engine disagree, for example: 4012 tokens \\| 4300." in told

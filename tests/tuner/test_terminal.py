@@ -3,7 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.order import Cause, Failed
+from cluster.order import Cause, Failed, Measured
+from tests.tuner import loads, stories
 from tests.tuner.test_export import STUDY, TRIAL
 from tuner.front import view
 from tuner.study import Event, Finished, Started, Waiting
@@ -78,3 +79,83 @@ def test_a_log_that_mlflow_lacks_is_not_said_to_be_there() -> None:
         view(STUDY, [TRIAL]), runs=Path("runs"), tracking_uri="http://a:b@h", logged=False
     )
     assert first == "MLflow at http://a:***@h does not have it all; it is safe in runs/s"
+
+
+def _finished(outcome: Measured) -> str:
+    return _said(
+        Finished(
+            number=2,
+            config={},
+            is_control=False,
+            outcome=outcome,
+            unscored=None,
+            on_front=True,
+            objectives=("capacity_rps", "tpot_p95_ms"),
+            done=3,
+            total=8,
+            eta_s=None,
+        )
+    )
+
+
+def test_a_measured_trial_says_its_capacity_its_replays_and_what_cuts_saved() -> None:
+    assert _finished(loads.measured()).endswith(
+        "trial 2 measured: capacity 12 (11.4 to 13.2) requests/s, tpot_p95_ms 40; "
+        "4 replays, 2 of them cut, 10 s saved (on the front) [3 of 8 done]"
+    )
+
+
+def test_a_trial_that_the_engine_contradicts_is_marked_as_it_comes_in() -> None:
+    line = _finished(loads.measured(disagreements=("tokens differ",)))
+    assert "(on the front, client and engine disagree)" in line
+
+
+def test_a_trial_in_a_closed_loop_says_so_as_it_comes_in() -> None:
+    assert "trial 2 measured in a closed loop: tpot_p95_ms 40 (on the front)" in _finished(
+        loads.in_closed_loop()
+    )
+
+
+def test_the_front_says_what_a_capacity_is_and_of_what_load_the_rest_is() -> None:
+    trials = [
+        stories.stored(loads.measured(curve), n) for n, curve in enumerate((loads.BETWEEN, loads.BELOW))
+    ]
+    trials.append(stories.stored(loads.measured(loads.ABOVE, disagreements=("tokens differ",)), 2))
+    lines = front_lines(view(loads.study(), trials), width=140)
+    assert lines[:3] == [
+        "Front of tea (SIMULATED, not measured)",
+        "capacity: the highest offered rate at which the SLO holds, known to 5 %",
+        "other columns: the reference load, speed 1.5, 6 requests/s offered",
+    ]
+    text = "\n".join(lines)
+    assert "at least 96" in text
+    assert "! trial 2, client and engine disagree: tokens differ" in lines
+    assert any(line.startswith("│         2 ! │") for line in lines)
+    # Nine replays, of which two and one were cut; 10 and 7 s saved.
+    assert "3 trials: 0 failed, 3 measured; 9 replays, 3 of them cut, 17 s saved" in lines
+
+
+def test_a_capacity_below_the_lowest_load_is_never_shown_as_0() -> None:
+    text = "\n".join(
+        front_lines(view(loads.study(), [stories.stored(loads.measured(loads.BELOW), 1)]), width=140)
+    )
+    assert "below 1.5" in text
+    assert "│              0 │" not in text
+
+
+def test_the_capacity_has_a_column_where_it_is_no_objective() -> None:
+    study = replace(loads.study(), objectives=("goodput",))
+    assert "capacity req/s" in "\n".join(front_lines(view(study, [stories.stored(loads.measured(), 1)])))
+
+
+def test_the_front_of_a_closed_loop_is_marked_and_speaks_of_no_speed() -> None:
+    trial = replace(stories.stored(loads.in_closed_loop(), 0))
+    lines = front_lines(view(loads.closed_study(), [trial]))
+    assert lines[1] == "closed loop, 8 in flight: no load a user makes"
+    assert "speed" not in "\n".join(lines)
+
+
+def test_a_quiet_search_says_a_best_capacity_that_is_a_bound_as_a_bound() -> None:
+    seen = view(loads.study(), [stories.stored(loads.measured(loads.ABOVE), 5)])
+    line = _said(Waiting(running_s={6: 42.0}, view=seen, total=8, eta_s=None))
+    assert "best capacity_rps at least 96 (trial 5)" in line

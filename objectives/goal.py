@@ -137,6 +137,12 @@ def _why_missing(wanted: Objective, measurement: Measurement) -> str:
         if measurement.mode is not Mode.CAPACITY:
             return f"the trial played a {measurement.mode}, and only measure: capacity looks for it"
         return "all requests of the trace are due at once, so it has no rate"
+    if wanted.name.endswith("_per_gpu"):
+        return "the trial took no GPU"
+    if "cost" in wanted.name:
+        return "it needs GPUs, their price (resources: gpu_hour_price) and tokens that met the SLO"
+    if wanted.name == "tokens_per_joule":
+        return "no counter of energy could be read on the node"
     if measurement.failed_requests == measurement.requests:
         return f"none of the {measurement.requests} requests was answered"
     if measurement.requests < wanted.requests_needed:
@@ -156,6 +162,12 @@ def _all_objectives() -> Mapping[str, Objective]:
         "goodput": "goodput_rps",
         "goodput_tokens": "goodput_tokens_per_s",
         "slo_attainment": "slo_attainment",
+        "capacity_per_gpu": "capacity_rps_per_gpu",
+        "capacity_tokens_per_gpu": "capacity_tokens_per_s_per_gpu",
+        "goodput_per_gpu": "goodput_rps_per_gpu",
+        "goodput_tokens_per_gpu": "goodput_tokens_per_s_per_gpu",
+        "goodput_per_cost": "goodput_per_cost",
+        "tokens_per_joule": "tokens_per_joule",
     }
     found = {
         name: Objective(
@@ -163,6 +175,10 @@ def _all_objectives() -> Mapping[str, Objective]:
         )
         for name, metric in rates.items()
     }
+    cost = METRICS["cost_per_million_tokens"]
+    found[cost.name] = Objective(
+        name=cost.name, metric=cost.name, direction="minimise", description=cost.description
+    )
     for latency in LATENCIES:
         for point in (*PERCENTILES, None):
             metric = latency_metric(latency, point)

@@ -156,6 +156,22 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def times(self, factor: float) -> "Estimate":
+        """The number times a positive factor."""
+        return Estimate(
+            value=self.value * factor,
+            low=None if self.low is None else self.low * factor,
+            high=None if self.high is None else self.high * factor,
+        )
+
+    def inverse(self, above: float) -> "Estimate":
+        """A positive number over this positive one; an end of 0 has no inverse."""
+        return Estimate(
+            value=above / self.value,
+            low=None if self.high is None else above / self.high,
+            high=None if not self.low else above / self.low,
+        )
+
 
 class Mode(enum.StrEnum):
     """What kind of load a measurement speaks of."""

@@ -12,7 +12,20 @@ from typing import Literal
 
 from objectives.measurement import Estimate, Measurement
 
-Unit = Literal["s", "requests/s", "tokens/s", "share", "tokens", "bytes", "flops", "count", "ratio", "money", "requests/money", "tokens/J"]
+Unit = Literal[
+    "s",
+    "requests/s",
+    "tokens/s",
+    "share",
+    "tokens",
+    "bytes",
+    "flops",
+    "count",
+    "ratio",
+    "money",
+    "requests/money",
+    "tokens/J",
+]
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 PERCENTILES = (50, 90, 95, 99)

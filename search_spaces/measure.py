@@ -56,7 +56,12 @@ _KINDS: Mapping[str, type[Capacity] | type[Fixed] | type[Closed]] = {
     "closed": Closed,
 }
 
-CAPACITY_ONLY: Mapping[str, str] = {"capacity": "goodput", "capacity_tokens": "goodput_tokens"}
+CAPACITY_ONLY: Mapping[str, str] = {
+    "capacity": "goodput",
+    "capacity_tokens": "goodput_tokens",
+    "capacity_per_gpu": "goodput_per_gpu",
+    "capacity_tokens_per_gpu": "goodput_tokens_per_gpu",
+}
 """Objectives that only a capacity search measures, and the one of a single load that is nearest."""
 
 

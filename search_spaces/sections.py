@@ -1,7 +1,7 @@
 """The flat sections of a space: resources, traffic, budget. Read from text, so strict: no unknown keys."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
@@ -20,6 +20,8 @@ class Resources(Section):
     cpus: int = Field(default=1, ge=1)
     accelerator: str | None = None
     """Ray's name of the accelerator type the trial must run on; None: any."""
+    gpu_hour_price: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """What one GPU costs for an hour, in whatever money; None: costs are not told."""
 
 
 class SpaceTraffic(Section):
@@ -31,6 +33,8 @@ class SpaceTraffic(Section):
     """Figures to make a trace from; `tuner trace make` has the list."""
     speed: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Arrival times are divided by this."""
+    sessions: Literal["recorded", "causal"] = "recorded"
+    """When a session's later turns leave: at their recorded times, or once the turn before was answered."""
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

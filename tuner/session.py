@@ -8,20 +8,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cluster.node.secrecy import HIDDEN
-from cluster.order import Order
+from cluster.order import CapacityLoad, ClosedLoop, FixedLoad, Load, Order
 from cluster.traffic.show import figures
 from cluster.traffic.trace import Trace
-from cluster.traffic.workload import Workload
+from cluster.traffic.workload import Sessions, Workload
 from objectives.goal import Goal
 from objectives.slo import Slo
 from search_spaces.arguments import render, render_control
 from search_spaces.load import load_space, parse_space
+from search_spaces.measure import (
+    CAPACITY_ONLY,
+    Capacity,
+    Closed,
+    Fixed,
+    Measure,
+    measure_from,
+    measured_as,
+    unmeasured,
+    word_of,
+)
 from search_spaces.space import Config, Space
 from search_spaces.values import Json
 from tuner import __version__
 from tuner.mistakes import Mistake
 from tuner.models import localised
-from tuner.records import STUDY, StudyFile, read_study
+from tuner.records import STUDY, RecordError, StudyFile, read_study
 from tuner.redaction import without_passwords
 from tuner.studies import study_folder
 from tuner.study import LOCK
@@ -29,7 +40,7 @@ from tuner.study import LOCK
 DEFAULT_SAMPLER = "tpe"
 DEFAULT_TRIALS = 40
 
-_SAME = ("sampler", "seed", "engine", "trace", "speed", "storage")
+_SAME = ("sampler", "seed", "engine", "trace", "speed", "sessions", "measure", "storage")
 """What a resumed study must be asked as it was begun, or not asked at all."""
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
@@ -51,6 +62,10 @@ class SearchRequest:
     seed: int | None = None
     trace: str | None = None
     speed: float | None = None
+    sessions: str | None = None
+    """"recorded" or "causal"."""
+    measure: str | None = None
+    """"capacity", "fixed" or "closed:16"; settings of the kind are the space's."""
     engine: str | None = None
     """"vllm" or "simulated"."""
     address: str | None = None
@@ -88,11 +103,14 @@ def resumed(asked: SearchRequest) -> tuple[SearchRequest, StudyFile, Space]:
             f"study {before.name} searched another space than {asked.space} is now; "
             "leave --space out to go on, or give the changed space another --study"
         )
+    space = replace(space, measure=_measure_of(before))
     was: dict[str, Json] = {
         "sampler": before.sampler,
         "seed": before.seed,
         "engine": before.engine,
+        "sessions": Sessions.RECORDED.value,  # of studies from when there was nothing else
         **before.options,
+        "measure": word_of(space.measure),
     }
     for name in _SAME:
         wanted = getattr(asked, name)
@@ -114,6 +132,35 @@ def resumed(asked: SearchRequest) -> tuple[SearchRequest, StudyFile, Space]:
                 "its password was not written down, so give it again"
             )
     return replace(asked, name=before.name, **kept), before, space  # type: ignore[arg-type]
+
+
+def measured_so(space: Space, word: str | None) -> Space:
+    """The space with what `--measure` says instead of its own; its objectives follow where it names none.
+
+    Raises Mistake for a word that says nothing, and where an objective that the space names is not measured.
+    """
+    if word is None:
+        return space
+    try:
+        measure = measured_as(space.measure, word)
+    except ValueError as error:
+        raise Mistake(f"--measure {error}") from error
+    lost = unmeasured(space.named_objectives, measure)
+    if lost:
+        raise Mistake(
+            f"--measure {word} does not measure {lost[0]!r}, an objective of {space.source}; name "
+            f"{CAPACITY_ONLY[lost[0]]} there instead, or leave its objectives out"
+        )
+    return replace(space, measure=measure)
+
+
+def _measure_of(study: StudyFile) -> Measure:
+    """What its trials measure: one load, in a study that was begun when there was nothing else."""
+    kept = study.options.get("measure", {"kind": "fixed"})
+    try:
+        return measure_from(kept if isinstance(kept, dict) else {"kind": kept})
+    except ValueError as error:
+        raise RecordError(f"study {study.name} cannot go on: its {STUDY} says {error}") from error
 
 
 def new_study(
@@ -140,6 +187,8 @@ def new_study(
             "trials": asked.trials,
             "trace": asked.trace,
             "speed": workload.speed,
+            "sessions": workload.sessions.value,
+            "measure": space.measure.model_dump(mode="json"),
             "storage": asked.storage,
             "tracking_uri": asked.tracking_uri,
         },
@@ -163,13 +212,31 @@ def orders(
             environment=rendered.environment,
             workload=workload,
             slo=study.slo,
+            load=load_of(space.measure),
             gpus=rendered.gpus,
             cpus=space.resources.cpus,
             accelerator=space.resources.accelerator if rendered.gpus else None,
+            gpu_hour_price=space.resources.gpu_hour_price,
             trust_remote_code=space.trust_remote_code,
         )
 
     return order
+
+
+def load_of(measure: Measure) -> Load:
+    """What a node is told to play."""
+    match measure:
+        case Capacity():
+            return CapacityLoad(
+                resolution=measure.resolution,
+                lowest=measure.lowest,
+                highest=measure.highest,
+                repeats=measure.repeats,
+            )
+        case Fixed():
+            return FixedLoad(repeats=measure.repeats)
+        case Closed():
+            return ClosedLoop(concurrency=measure.concurrency)
 
 
 def trace_figures(trace: Trace) -> dict[str, Json]:

@@ -58,6 +58,8 @@ class Replay:
     """What a reader of these records and samples must know, one sentence each."""
     cut_s: float | None = None
     """When it was cut, the SLO being broken for certain; None: every request was seen through."""
+    energy_j: float | None = None
+    """Energy that the trial's accelerators took over it, joules; None where nothing counts it."""
 
 
 class Endpoint(Protocol):

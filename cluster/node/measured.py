@@ -14,6 +14,7 @@ from cluster.node.loads import Loads, Played, grid_of
 from cluster.order import CapacityLoad, ClosedLoop, Measured, Order, Ran, Step
 from objectives.allowance import misses_known
 from objectives.capacity import CapacitySearch, SpeedGrid, Verdicts, capacity_estimate
+from objectives.economy import money, per_gpu, tokens_per_joule
 from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
 from objectives.slo import Slo
 from objectives.summary import summarise
@@ -87,16 +88,34 @@ def _measurement(
     loads: Loads, whole: Sequence[Measurement], points: Sequence[LoadPoint], order: Order
 ) -> Measurement:
     """Of summaries in the order of play, those at the workload's speed first."""
-    load, voids = order.load, tuple(loads.voids)
-    if isinstance(load, ClosedLoop):
-        return replace(whole[0], mode=Mode.CLOSED, warnings=(*voids, *whole[0].warnings))
-    base = combine(whole[: load.repeats])
+    load = order.load
+    repeats = 1 if isinstance(load, ClosedLoop) else load.repeats
+    base = combine(whole[:repeats])
     base = replace(
         base,
-        curve=tuple(sorted(points, key=lambda point: point.speed)),
-        warnings=(*voids, *base.warnings),
+        metrics={**base.metrics, **_per_joule([played.replay for played in loads.played[:repeats]])},
+        mode=Mode.CLOSED if isinstance(load, ClosedLoop) else Mode.FIXED,
+        curve=() if isinstance(load, ClosedLoop) else _by_speed(points),
+        warnings=(*loads.voids, *base.warnings),
     )
-    return _with_capacity(base, loads, points[0], load, order) if isinstance(load, CapacityLoad) else base
+    if isinstance(load, CapacityLoad):
+        base = _with_capacity(base, loads, points[0], load, order)
+    economy = per_gpu(base.metrics, order.gpus) | money(base.metrics, order.gpus, order.gpu_hour_price)
+    return replace(base, metrics={**base.metrics, **economy})
+
+
+def _by_speed(points: Sequence[LoadPoint]) -> tuple[LoadPoint, ...]:
+    return tuple(sorted(points, key=lambda point: point.speed))
+
+
+def _per_joule(replays: Sequence[Replay]) -> dict[str, Estimate]:
+    energies = [replay.energy_j for replay in replays]
+    known = [energy_j for energy_j in energies if energy_j is not None]
+    if len(known) < len(energies):
+        return {}
+    return tokens_per_joule(
+        sum(record.tokens_out for replay in replays for record in replay.records), sum(known)
+    )
 
 
 def _with_capacity(
@@ -116,8 +135,8 @@ def _with_capacity(
     )
     tokens = float(np.mean([request.output_length for request in order.workload.trace.requests]))
     found = {
-        "capacity_rps": _times(speed, rate),
-        "capacity_tokens_per_s": _times(speed, rate * tokens),
+        "capacity_rps": speed.times(rate),
+        "capacity_tokens_per_s": speed.times(rate * tokens),
         "capacity_speed": speed,
     }
     return replace(
@@ -144,14 +163,6 @@ def _met(replay: Replay, slo: Slo) -> NDArray[np.bool_]:
         return np.array([slo.met_by(record) for record in ordered], dtype=np.bool_)
     due = (record for record in ordered if record.due_s <= replay.cut_s)
     return np.array([misses_known((record,), slo, replay.cut_s) == 0 for record in due], dtype=np.bool_)
-
-
-def _times(estimate: Estimate, factor: float) -> Estimate:
-    return Estimate(
-        value=estimate.value * factor,
-        low=None if estimate.low is None else estimate.low * factor,
-        high=None if estimate.high is None else estimate.high * factor,
-    )
 
 
 def combine(measurements: Sequence[Measurement]) -> Measurement:

@@ -17,6 +17,7 @@ from typing import Final
 from cluster.node.command import engine_command, engine_environment, installed_version
 from cluster.node.counters import caveats
 from cluster.node.effective import differences, effective_settings
+from cluster.node.energy import energy_counter
 from cluster.node.engine import LOG_NAME, EngineFailure, Replay
 from cluster.node.excerpt import excerpt
 from cluster.node.failure import Phase, diagnose, last_line, port_was_taken
@@ -81,6 +82,7 @@ class VllmEndpoint:
         self._secrets = secret_values(engine_environment(order, os.environ))
         self._memory_kills = memory_kills()
         self._effective: Mapping[str, Json] = {}
+        self._joules = energy_counter(order.gpus)
         self._made: tuple[Workload, tuple[Prompt, ...]] | None = None
         self.version: str | None = installed_version()
         self.hardware: str | None = hardware_name()
@@ -198,7 +200,9 @@ class VllmEndpoint:
 
     def _seen_through(self, playing: Coroutine[object, object, ReplayResult]) -> Replay:
         """Play to the end. Raises EngineFailure where the engine died or got stuck on the way."""
+        before_j = self._joules()
         result, samples = run_loop(self._scraped(playing))
+        after_j = self._joules()
         self._raise_if_stopped(result, samples)
         if any(record.error not in (None, CUT) for record in result.records) and self._is_dying():
             raise self._death(result, samples)
@@ -208,6 +212,7 @@ class VllmEndpoint:
             invalid=result.invalid,
             warnings=(*result.warnings, *caveats(self.version)),
             cut_s=result.cut_s,
+            energy_j=None if before_j is None or after_j is None else after_j - before_j,
         )
 
     async def _scraped(

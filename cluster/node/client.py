@@ -18,6 +18,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from cluster.node.alarm import Alarm
 from cluster.node.stream import Answer, EventReader, StreamFault, error_message, shown
 from cluster.traffic.workload import Prompt
 from objectives.measurement import Record
@@ -28,9 +29,6 @@ _CHAT = "/v1/chat/completions"
 _KEEP_ALIVE_S = 2.0
 """Idle connections older than this are not used again. vLLM's server closes them after 5 s, and a request
 that leaves at that moment would fail through no fault of the engine."""
-
-_TICK_S = 0.001
-"""Timers of the event loops count whole milliseconds; waiting for less would spin."""
 
 _CLOSING_S = 0.5
 """How long to wait after the last event for the connection to be free again."""
@@ -224,9 +222,10 @@ class Client:
     """Sends calls over one pool of connections, on one clock."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, base_url: str, request_timeout_s: float | None
+        self, session: aiohttp.ClientSession, base_url: str, request_timeout_s: float | None, alarm: Alarm
     ) -> None:
         self._session = session
+        self._alarm = alarm
         root = base_url.rstrip("/")
         self._urls = {path: URL(root + path) for path in (_COMPLETIONS, _CHAT)}
         self._timeout_s = request_timeout_s
@@ -242,10 +241,7 @@ class Client:
 
     async def until(self, due_s: float) -> None:
         """Sleep to a time on this clock, never less."""
-        early_s = due_s - self.now()
-        while early_s > 0:  # timers may wake half a tick too soon
-            await asyncio.sleep(max(early_s, _TICK_S))
-            early_s = due_s - self.now()
+        await self._alarm.until(self.zero_s + due_s)
 
     async def send(self, call: Call) -> None:
         """Play one call to its end. Raises nothing but cancellation."""
@@ -321,16 +317,17 @@ async def connected(
 ) -> AsyncIterator[Client]:
     """A client with room for this many requests at once, and no limit of its own on anything else."""
     _allow_files(connections)
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
-        headers={"Content-Type": "application/json", "Accept": "text/event-stream"},
-        skip_auto_headers=("User-Agent", "Accept-Encoding"),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        read_bufsize=1 << 18,
-    ) as session:
-        yield Client(session, base_url, request_timeout_s)
+    with Alarm() as alarm:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+            headers={"Content-Type": "application/json", "Accept": "text/event-stream"},
+            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=1 << 18,
+        ) as session:
+            yield Client(session, base_url, request_timeout_s, alarm)
 
 
 def _allow_files(connections: int) -> None:

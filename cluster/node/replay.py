@@ -6,12 +6,10 @@ was late. It knows nothing of configs, trials or what the numbers are for.
 """
 
 import asyncio
-import enum
 import gc
 import math
 import time
-from array import array
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,30 +20,16 @@ import numpy as np
 from cluster.node.client import Call, Client, connected
 from cluster.node.misses import Misses
 from cluster.node.validity import void
+from cluster.node.watch import Stop, Stopped, Watch, Watcher
 from cluster.traffic.workload import Prompt
 from objectives.allowance import CUT, Allowance
 from objectives.measurement import Record
 from objectives.statistics import quantile
 
-_LEAD_S = 0.05
+LEAD_S = 0.05
 """From the clock's start to its zero, so that a first request due at zero is not late."""
-_LAG_EVERY_S = 0.02
-_ALIVE_EVERY_S = 0.25
-_COUNT_EVERY_S = 0.1
-"""Misses are counted ten times a second: each look goes over every request in flight."""
-_GRACE_S = 1.0
-"""How long a dying process may take to look dead after its connections broke."""
 
 Result = TypeVar("Result")
-
-
-class Stopped(enum.StrEnum):
-    """What ended a replay before its last request did."""
-
-    DEAD = "dead"
-    STUCK = "stuck"
-    CUT = "cut"
-    """More requests have missed the SLO than may: the verdict is certain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +91,8 @@ async def replay(
     calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
     misses = None if allowance is None else Misses(calls, allowance)
     async with connected(base_url, connections=len(calls), request_timeout_s=request_timeout_s) as client:
-        watch = _Watch(client, stuck_s=stuck_s, alive=alive, misses=misses)
-        return await _played(_leave_when_due(calls, client), calls, client, watch)
+        watch = Watch(client, stuck_s=stuck_s, alive=alive, misses=misses)
+        return await played(leave_when_due(calls, client), calls, client, watch)
 
 
 async def closed_loop(
@@ -130,8 +114,8 @@ async def closed_loop(
     """
     calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
     async with connected(base_url, connections=concurrency, request_timeout_s=request_timeout_s) as client:
-        watch = _Watch(client, stuck_s=stuck_s, alive=alive)
-        return await _played(_leave_in_turn(calls, client, concurrency), calls, client, watch)
+        watch = Watch(client, stuck_s=stuck_s, alive=alive)
+        return await played(_leave_in_turn(calls, client, concurrency), calls, client, watch)
 
 
 def run_loop(main: Coroutine[object, object, Result]) -> Result:
@@ -149,7 +133,7 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return fastest
 
 
-async def _leave_when_due(calls: Sequence[Call], client: Client) -> None:
+async def leave_when_due(calls: Sequence[Call], client: Client) -> None:
     """Send each call at its due time, in a task of its own so that none waits for another unasked."""
     first = [call for call in calls if call.after is None]
     turns: dict[int, list[Call]] = {}
@@ -191,16 +175,23 @@ async def _leave_in_turn(calls: Sequence[Call], client: Client, concurrency: int
             group.create_task(worker())
 
 
-async def _played(
+async def _soon() -> float:
+    return time.perf_counter() + LEAD_S
+
+
+async def played(
     play: Coroutine[object, object, None],
     calls: Sequence[Call],
     client: Client,
-    watch: "_Watch",
+    watch: Watcher,
+    zero: Callable[[], Awaitable[float]] = _soon,
 ) -> ReplayResult:
-    """Play to the end or until the watch stops it, and say how it went."""
+    """Play to the end or until the watch stops it, and say how it went.
+
+    `zero` is asked once all is ready: where `time.perf_counter` stands at zero of the records' clock.
+    """
     with _settled_memory():
-        client.zero_s = time.perf_counter() + _LEAD_S
-        client.progress_s = 0.0
+        client.zero_s = await zero()
         cpu_s = time.thread_time()
         started_s = client.now()
         async with _running(play) as playing, _running(watch.run()) as watching:
@@ -237,64 +228,7 @@ async def _played(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stop:
-    kind: Stopped
-    reason: str
-    at_s: float
-
-
-class _Watch:
-    """Looks at the engine's life, at the tokens' flow and at the event loop's own lag."""
-
-    def __init__(
-        self,
-        client: Client,
-        *,
-        stuck_s: float,
-        alive: Callable[[], str | None],
-        misses: Misses | None = None,
-    ) -> None:
-        self._client = client
-        self._stuck_s = stuck_s
-        self._alive = alive
-        self._misses = misses
-        self.lags_s = array("d")
-        """How late the loop woke this watch, each time: what an arrival waits to be seen."""
-
-    async def run(self) -> _Stop:
-        """Returns when the replay has to stop."""
-        now = self._client.now
-        ask_s = count_s = -math.inf
-        while True:
-            wake_s = now() + _LAG_EVERY_S
-            await asyncio.sleep(_LAG_EVERY_S)
-            at_s = now()
-            self.lags_s.append(max(0.0, at_s - wake_s))
-            if at_s >= ask_s:
-                ask_s = at_s + _ALIVE_EVERY_S
-                if (reason := self._alive()) is not None:
-                    return _Stop(kind=Stopped.DEAD, reason=reason, at_s=at_s)
-            if self._client.in_flight and at_s - self._client.progress_s > self._stuck_s:
-                waiting = self._client.in_flight
-                reason = f"no token for any of {waiting} request(s) in flight for {self._stuck_s:g} s"
-                return _Stop(kind=Stopped.STUCK, reason=reason, at_s=at_s)
-            if self._misses is not None and at_s >= count_s:
-                count_s = at_s + _COUNT_EVERY_S
-                if self._misses.too_many(at_s):
-                    reason = f"{self._misses.count} requests have missed the SLO"
-                    return _Stop(kind=Stopped.CUT, reason=reason, at_s=at_s)
-
-    async def last_look(self, broken_s: float) -> _Stop | None:
-        """Whether the engine died with the last requests: one whose connections just broke may be dying."""
-        while (reason := self._alive()) is None:
-            if self._client.now() >= broken_s + _GRACE_S:
-                return None
-            await asyncio.sleep(_LAG_EVERY_S)
-        return _Stop(kind=Stopped.DEAD, reason=reason, at_s=self._client.now())
-
-
-def _unfinished(stop: _Stop | None) -> str:
+def _unfinished(stop: Stop | None) -> str:
     """The error of a request that nothing else ended."""
     if stop is None:
         return "the replay ended first"

@@ -24,10 +24,11 @@ from cluster.node.failure import Phase, diagnose, last_line, port_was_taken
 from cluster.node.guarded import GuardedProcess
 from cluster.node.hardware import gpu_memory_used_mib, hardware_name, memory_kills
 from cluster.node.processes import listening_inodes, listens_alone
-from cluster.node.replay import ReplayResult, Stopped, closed_loop, replay, run_loop
+from cluster.node.replay import ReplayResult, closed_loop, replay, run_loop
 from cluster.node.scrape import Scraper
 from cluster.node.secrecy import hide, secret_values, without_secrets
 from cluster.node.server_api import ServerApi, Unreachable, free_port
+from cluster.node.watch import Stopped
 from cluster.order import Cause, Limits, Order, Ran
 from cluster.traffic.sessions import remarks
 from cluster.traffic.workload import Prompt, Workload, load_encode, materialise, warm_up_prompts

@@ -16,7 +16,8 @@ import orjson
 import pytest
 
 from cluster.node.client import Call, connected, request_body
-from cluster.node.replay import ReplayResult, Stopped, closed_loop, replay, run_loop
+from cluster.node.replay import ReplayResult, closed_loop, replay, run_loop
+from cluster.node.watch import Stopped
 from cluster.traffic.trace import Message
 from cluster.traffic.workload import Prompt
 from objectives.allowance import CUT, Allowance, misses_known

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.node.replay import ReplayResult, Stopped, closed_loop, replay, run_loop
+from cluster.node.replay import ReplayResult, closed_loop, replay, run_loop
+from cluster.node.watch import Stopped
 from cluster.traffic.workload import Prompt
 from objectives.allowance import CUT, Allowance, misses_known
 from objectives.slo import Slo

@@ -3,20 +3,22 @@
 Its numbers are marked as simulated wherever they go: the engine's name, and the hardware's.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from cluster.node.engine import LOG_NAME, Endpoint, EngineFailure, Replay
+from cluster.node.engine import LOG_NAME, Endpoint, Replay
+from cluster.node.simulation.arrivals import Arrivals, Comings, InTurn
 from cluster.node.simulation.kv_pool import KvPool
 from cluster.node.simulation.play import Play
 from cluster.node.simulation.readings import chunks_of, records_of, samples_of
 from cluster.node.simulation.served import Job
 from cluster.node.simulation.settings import Assumptions, Settings, resolve
 from cluster.node.simulation.speculation import Plan, plain_plan, speculative_plan
-from cluster.order import Cause, Limits, Order
+from cluster.order import Limits, Order
 from cluster.traffic.request import Request
 from cluster.traffic.sessions import remarks
 from cluster.traffic.workload import Workload, turns_of
@@ -57,6 +59,7 @@ class SimulatedEndpoint:
     def __init__(self, settings: Settings, order: Order, assumptions: Assumptions) -> None:
         self._settings, self._assumptions = settings, assumptions
         self._number = order.number
+        self._plays = 0
         self._pool: KvPool | None = None
 
     @property
@@ -80,22 +83,51 @@ class SimulatedEndpoint:
 
         A replay that is cut is played whole, and what came after the cut is forgotten.
 
-        The same workload, config and trial number give the same replay, to the last bit; the number
-        matters only where there is noise. `limits` are wall-clock limits and do not apply.
+        The same workload, config, trial number and count of plays before give the same replay, to the last
+        bit; the last two matter only where there is noise. `limits` are wall-clock limits and do not apply.
         """
+        jobs = sorted(_jobs(workload, self._settings.max_model_len), key=lambda job: job.due_s)
+        replay = self._played(workload, jobs, Arrivals(jobs))
+        cut_s = None if allowance is None else cut_at_s(replay.records, allowance)
+        if cut_s is None:
+            return replace(replay, warnings=remarks(workload.trace, workload.sessions, replay.records))
+        seen = cut_records(replay.records, cut_s)
+        return Replay(
+            records=seen,
+            samples=tuple(sample for sample in replay.samples if sample.at_s <= cut_s),
+            warnings=remarks(workload.trace, workload.sessions, seen),
+            cut_s=cut_s,
+        )
+
+    def play_closed(self, workload: Workload, concurrency: int, limits: Limits) -> Replay:
+        """Replay with so many requests in flight, in virtual time. Sessions' turns do not wait."""
+        jobs = [replace(job, after=None) for job in _jobs(workload, self._settings.max_model_len)]
+        return self._played(workload, jobs, InTurn(jobs, concurrency))
+
+    def _played(self, workload: Workload, jobs: Sequence[Job], arrivals: Comings) -> Replay:
+        """Play to the end. `jobs` in the order of their places in `arrivals`."""
         settings, trace = self._settings, workload.trace
         if self._pool is None or self._pool.trace_block != trace.block_tokens:
             self._pool = KvPool(settings.kv_blocks - 1, settings.block_size, trace.block_tokens)
-        jobs = sorted(_jobs(workload, settings.max_model_len), key=lambda job: job.due_s)
         plan = self._plan([job.output for job in jobs if job.refusal is None], workload.seed)
         assumed = self._assumptions
         noise: np.random.Generator | None = None
         factor = 1.0
         if assumed.run_noise or assumed.step_noise:
+            # The run's factor is that of the engine's start; steps differ from replay to replay.
             noise = np.random.default_rng([workload.seed, self._number, 2])
             factor = float(np.exp(noise.normal(0.0, assumed.run_noise)))
+            if self._plays:
+                noise = np.random.default_rng([workload.seed, self._number, 2, self._plays])
+        self._plays += 1
         played = Play(
-            settings, self._pool, jobs, plan, noise=noise, run_factor=factor, step_noise=assumed.step_noise
+            settings,
+            self._pool,
+            arrivals,
+            plan,
+            noise=noise,
+            run_factor=factor,
+            step_noise=assumed.step_noise,
         )
         played.run()
         chunks = chunks_of(played.served)
@@ -103,18 +135,7 @@ class SimulatedEndpoint:
         records += [_refused(job) for job in played.refused]
         records.sort(key=lambda record: record.request)
         samples = samples_of(settings, played.served, chunks, played.log, plan)
-        cut_s = None if allowance is None else cut_at_s(records, allowance)
-        seen = tuple(records) if cut_s is None else cut_records(records, cut_s)
-        return Replay(
-            records=seen,
-            samples=tuple(sample for sample in samples if cut_s is None or sample.at_s <= cut_s),
-            warnings=remarks(trace, workload.sessions, seen),
-            cut_s=cut_s,
-        )
-
-    def play_closed(self, workload: Workload, concurrency: int, limits: Limits) -> Replay:
-        """Not played yet."""
-        raise EngineFailure(Cause.UNSUPPORTED, "the simulated engine plays no closed loop")
+        return Replay(records=tuple(records), samples=tuple(samples))
 
     def _plan(self, outputs: list[int], seed: int) -> Plan:
         drafting = self._settings.drafting

@@ -1,11 +1,61 @@
-"""Which request comes when: at its own time, or some time after another one has ended."""
+"""Which request comes when: at its own time, some time after another one has ended, or in its turn."""
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from cluster.node.simulation.served import Job
+
+
+class Comings(Protocol):
+    """Jobs as they come."""
+
+    refused: list[Job]
+
+    @property
+    def next_s(self) -> float: ...
+    def pop(self) -> tuple[int, Job]: ...
+    def ended(self, request: int, at_s: float) -> None: ...
+
+
+class InTurn:
+    """A closed loop: so many jobs at once, and the next one whenever one has ended."""
+
+    def __init__(self, jobs: Sequence[Job], concurrency: int) -> None:
+        """`jobs`: in the order of their turns."""
+        self.refused: list[Job] = []
+        """Jobs that the server answered with an error in their turn."""
+        self._left = deque(jobs)
+        self._coming: deque[tuple[int, Job]] = deque()
+        """Those whose turn has come, with their place among all that are served."""
+        self._served = 0
+        for _ in range(concurrency):
+            self._next_turn(0.0)
+
+    @property
+    def next_s(self) -> float:
+        """When the next one comes; infinite where none does before another one ends."""
+        return self._coming[0][1].due_s if self._coming else math.inf
+
+    def pop(self) -> tuple[int, Job]:
+        """The next one's place among all that are served, and the job."""
+        return self._coming.popleft()
+
+    def ended(self, request: int, at_s: float) -> None:
+        """An answer is complete, whichever: the next job's turn comes."""
+        self._next_turn(at_s)
+
+    def _next_turn(self, at_s: float) -> None:
+        while self._left:
+            job = replace(self._left.popleft(), due_s=at_s)
+            if job.refusal is None:
+                self._coming.append((self._served, job))
+                self._served += 1
+                return
+            self.refused.append(job)  # it ends as it comes
 
 
 class Arrivals:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.node.engine import EngineFailure
-from cluster.node.simulation.arrivals import Arrivals
+from cluster.node.simulation.arrivals import Comings
 from cluster.node.simulation.kv_pool import KvPool, Span
 from cluster.node.simulation.served import Job, Log, Served
 from cluster.node.simulation.settings import Settings
@@ -43,18 +43,18 @@ class Play:
         self,
         settings: Settings,
         pool: KvPool,
-        jobs: list[Job],
+        arrivals: Comings,
         plan: Plan,
         *,
         noise: np.random.Generator | None = None,
         run_factor: float = 1.0,
         step_noise: float = 0.0,
     ) -> None:
-        """`jobs` in order of due time; `plan` in the same order, of those that are served."""
+        """`plan`: of the jobs that are served, by their places in `arrivals`."""
         drafting = settings.drafting
         depth = drafting.depth if drafting else 0
         self._settings, self._pool, self._plan = settings, pool, plan
-        self._arrivals = Arrivals(jobs)
+        self._arrivals = arrivals
         self._time = StepTime(settings)
         self._noise, self._run_factor, self._step_noise = noise, run_factor, step_noise
         self._slots = drafting.slots if drafting else 0

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -531,3 +532,34 @@ def test_a_trial_on_it_is_measured_like_any_other(tmp_path: Path) -> None:
     assert outcome.measurement.requests == 60
     assert outcome.measurement.failed_requests == 0
     assert (outcome.measurement.value("prefix_hit_rate") or 0) > 0.5
+
+
+TURNS = tuple(request(0.1 * n, 200 + 30 * n, 10 + 7 * n) for n in range(8))
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 1000])
+def test_a_closed_loop_keeps_so_many_in_flight_and_starts_the_next_as_one_ends(
+    concurrency: int, tmp_path: Path
+) -> None:
+    given = order(*TURNS)
+    requests = given.workload.trace.requests
+    with SimulatedEngine().serve(given, tmp_path) as endpoint:
+        records = endpoint.play_closed(given.workload, concurrency, given.limits).records
+    assert [record.request for record in records] == list(range(len(requests)))
+    assert all(record.ok for record in records)
+    ends = sorted(record.chunk_s[-1] for record in records)
+    # Turns come in order, the first ones at once, each further one with the end of some request.
+    assert [record.due_s for record in records] == pytest.approx(
+        [0.0] * min(concurrency, len(records)) + ends[: max(0, len(records) - concurrency)]
+    )
+
+
+def test_a_refused_request_gives_its_turn_away(tmp_path: Path) -> None:
+    given = order(*TURNS)
+    first, *rest = given.workload.trace.requests
+    trace = replace(given.workload.trace, requests=(replace(first, input_length=10**6), *rest))
+    with SimulatedEngine().serve(given, tmp_path) as endpoint:
+        records = endpoint.play_closed(replace(given.workload, trace=trace), 1, given.limits).records
+    assert not records[0].ok
+    assert records[1].due_s == records[0].due_s == 0.0
+    assert all(record.ok for record in records[1:])

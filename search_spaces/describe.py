@@ -91,7 +91,8 @@ def _traffic(space: Space) -> str:
         source = "made: " + ", ".join(f"{name} {_value(value)}" for name, value in traffic.make.items())
     else:
         return ""
-    return f"{source}; speed {traffic.speed:g}, seed {traffic.seed}"
+    sessions = "" if traffic.sessions == "recorded" else f", sessions {traffic.sessions}"
+    return f"{source}; speed {traffic.speed:g}{sessions}, seed {traffic.seed}"
 
 
 def _measure(measure: Measure) -> str:

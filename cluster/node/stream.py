@@ -4,6 +4,8 @@ No sockets and no clocks here, so that everything a server can send is tested wi
 stream format of the WHATWG HTML standard, and the OpenAI-compatible chunks as vLLM sends them.
 """
 
+from typing import Any
+
 import orjson
 
 EVENT_BYTES = 1 << 20
@@ -36,12 +38,12 @@ class EventReader:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of each event that this piece completes. Raises StreamFault past EVENT_BYTES."""
-        ends = piece.count(b"\n")
-        if not ends:
+        end = piece.find(b"\n")
+        if end < 0:
             self._keep(piece)
             return []
-        whole = ends == 2 and piece.endswith(b"\n\n") and piece.startswith(b"data: ")
-        if whole and not self._tail and not self._data and b"\r" not in piece:
+        whole = end == len(piece) - 2 and piece.endswith(b"\n\n") and piece.startswith(b"data: ")
+        if whole and not self._tail and not self._data and not piece.endswith(b"\r\n\n"):
             return [piece[6:-2]]  # nearly every read brings one event, whole: what follows comes to the same
         if self._tail:
             self._tail.append(piece)
@@ -127,6 +129,8 @@ class Answer:
             chunk: object = orjson.loads(data)
         except orjson.JSONDecodeError:
             raise StreamFault(f"malformed chunk: {shown(data)}") from None
+        if self.counted and self._goes_on(chunk):
+            return
         if not isinstance(chunk, dict):
             raise StreamFault(f"malformed chunk: {shown(data)}")
         if chunk.get("error") is not None:
@@ -149,6 +153,21 @@ class Answer:
             if not self.counted and _has_text(choice):
                 self.texts += 1
                 self.progress = self.texts
+
+    def _goes_on(self, chunk: Any) -> bool:
+        """Whether a chunk adds tokens and says nothing else; they are counted then.
+
+        Nearly every chunk does, so what is asked of all of them elsewhere is tried here at one go.
+        """
+        try:
+            served = chunk["usage"]["completion_tokens"]
+            more = type(served) is int and self.tokens_out < served < _TOKENS_AT_MOST
+            if more and chunk["choices"][0]["finish_reason"] is None and "error" not in chunk:
+                self.tokens_out = self.progress = served
+                return True
+        except (LookupError, TypeError):
+            pass
+        return False
 
     def _count(self, usage: dict[str, object]) -> None:
         said = usage.get("completion_tokens", 0)

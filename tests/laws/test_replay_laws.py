@@ -110,3 +110,38 @@ def refusal(call: Call, data: bytes) -> str:
     except StreamFault as fault:
         return str(fault)
     return ""
+
+
+class Thorough(Answer):
+    """Reads every chunk the long way."""
+
+    def _goes_on(self, chunk: object) -> bool:
+        return False
+
+
+plain = st.builds(
+    lambda served, reason: {
+        "choices": [{"text": "a", "finish_reason": reason}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": served},
+    },
+    st.integers(0, 12) | counts,
+    st.sampled_from([None, None, None, "length", 7]),
+)
+
+
+@given(st.lists(plain | chunks | json_values, max_size=12))
+def test_the_short_way_through_a_chunk_comes_to_the_same_as_the_long_way(said: list[object]) -> None:
+    quick, thorough = Answer(), Thorough()
+    for chunk in [*said, {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 12}}]:
+        data = json.dumps(chunk).encode()
+        assert fault(quick, data) == fault(thorough, data)
+        for name in ("tokens_out", "progress", "finish_reason", "counted", "texts"):
+            assert getattr(quick, name) == getattr(thorough, name)
+
+
+def fault(answer: Answer, data: bytes) -> str | None:
+    try:
+        answer.take(data)
+    except StreamFault as refused:
+        return str(refused)
+    return None

@@ -55,6 +55,12 @@ def main() -> None:
 @click.option("--seed", type=click.IntRange(min=0), help="Of the search (default: 0).")
 @click.option("--trace", help="Trace to replay instead of the space's own.")
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Play the trace this much faster.")
+@click.option(
+    "--sessions",
+    type=click.Choice(["recorded", "causal"]),
+    help="A session's turns leave as recorded, or once the turn before was answered.",
+)
+@click.option("--measure", help="capacity, fixed or closed:N, instead of what the space says.")
 @click.option("--ray", "address", help="Address of a Ray cluster (default: start a Ray on this machine).")
 @click.option("--engine", type=click.Choice(["vllm", "simulated"]), help="Default: vllm.")
 @click.option("--storage", help="URL of the study database (default: SQLite under --runs).")

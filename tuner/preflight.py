@@ -4,7 +4,11 @@ import re
 
 from cluster.dispatch.dispatch import Dispatch, Inventory
 from cluster.order import Order
+from cluster.traffic.trace import Trace
+from objectives.slo import Slo
+from objectives.statistics import requests_needed
 from search_spaces.arguments import Rendered, render, render_control
+from search_spaces.measure import Capacity
 from search_spaces.space import Space
 from tuner.mistakes import Mistake
 
@@ -39,6 +43,28 @@ def _advice(order: Order, has: Inventory) -> str:
     if order.gpus:
         return "name another cluster with --ray ADDRESS, or change resources in a copy of the space"
     return "lower resources.cpus in a copy of the space"
+
+
+def check_verdict(space: Space, slo: Slo, trace: Trace) -> None:
+    """Raise Mistake, in one line, where no replay of the trace can tell that the SLO holds at a rate."""
+    if not isinstance(space.measure, Capacity):
+        return
+    place = f"{space.source} measures capacity"
+    requests, needed = len(trace.requests), requests_needed(slo.attainment)
+    if not slo.limits():
+        raise Mistake(
+            f"{place}, the highest speed at which the SLO holds, and has no slo; add one, or {_WITHOUT}"
+        )
+    if requests < needed:
+        raise Mistake(
+            f"{place}: to tell whether {slo.attainment:.0%} of requests meet the SLO takes {needed} of them, "
+            f"and the trace has {requests}; give it a longer trace, or {_WITHOUT}"
+        )
+    if len({request.arrival_s for request in trace.requests}) == 1:
+        raise Mistake(f"{place}, and all requests of the trace are due at once, at any speed; {_WITHOUT}")
+
+
+_WITHOUT = "measure one load with --measure fixed"
 
 
 def check_arguments(order: Order, dispatch: Dispatch, space: Space) -> str | None:

@@ -2,9 +2,11 @@
 
     runs/<study>/study.json              what is searched, on what traffic, for what (StudyFile)
     runs/<study>/trials/0007/outcome.json     everything but the series (StoredTrial)
-                            /requests.parquet one row a request
+                            /requests.parquet one row a request of the first replay, or of the one that failed
                             /counters.parquet one row a reading of the engine's counters
                             /engine.log  command.txt
+                            /steps/01-requests.parquet  01-counters.parquet  …
+                                              the same of every further replay, in the order they were played
 
 A trial's folder is filled under another name and then renamed, so a folder that has a trial's name is
 whole. This is the truth about a study: the sampler's database and MLflow are filled from it. JSON and
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cluster.order import Cause, Measured, Order, Outcome, Ran
-from objectives.measurement import Estimate, Measurement
+from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
 from objectives.slo import Slo
 from search_spaces.values import Json, Scalar
 from tuner.mistakes import Mistake
@@ -42,6 +44,7 @@ LOG = "engine.log"
 COMMAND = "command.txt"
 STUDY = "study.json"
 TRIALS = "trials"
+STEPS = "steps"
 
 
 class RecordError(Mistake):
@@ -73,6 +76,8 @@ class StoredTrial:
     """Why it failed or has no score, one line; None if measured."""
     measurement: Measurement | None = None
     """None if failed."""
+    step_speeds: tuple[float, ...] = ()
+    """Speed of each replay under steps/, in their order."""
     model: str
     trust_remote_code: bool = False
     """Whether the engine was let run the model's own code."""
@@ -126,6 +131,7 @@ class StoredTrial:
             cause=cause,
             reason=reason,
             measurement=measurement,
+            step_speeds=tuple(step.point.speed for step in outcome.steps),
             model=order.model,
             trust_remote_code=order.trust_remote_code,
             arguments=redacted_settings(order.arguments),
@@ -201,6 +207,12 @@ def trial_folder(study_folder: Path, number: int) -> Path:
     return study_folder / TRIALS / f"{number:04d}"
 
 
+def step_files(trial_folder: Path, number: int) -> tuple[Path, Path]:
+    """Where the requests and counters of a further replay lie; the first is number 1."""
+    steps = trial_folder / STEPS
+    return steps / f"{number:02d}-{REQUESTS}", steps / f"{number:02d}-{COUNTERS}"
+
+
 def write_outcome(
     study_folder: Path, trial: StoredTrial, outcome: Outcome, *, secrets: Iterable[str] = ()
 ) -> Path:
@@ -222,6 +234,11 @@ def write_outcome(
     (part / COMMAND).write_text(_command_text(trial))
     write_records(part / REQUESTS, outcome.records)
     write_samples(part / COUNTERS, outcome.samples)
+    for number, step in enumerate(outcome.steps, 1):
+        requests, counters = step_files(part, number)
+        requests.parent.mkdir(exist_ok=True)
+        write_records(requests, step.records)
+        write_samples(counters, step.samples)
     part.rename(folder)
     return folder
 
@@ -238,6 +255,7 @@ def read_outcome(folder: Path) -> StoredTrial:
                 "state": State(raw["state"]),
                 "cause": None if raw["cause"] is None else Cause(raw["cause"]),
                 "measurement": None if measurement is None else _measurement(measurement),
+                "step_speeds": tuple(raw.get("step_speeds", ())),
                 "ran": Ran(**ran | {"command": tuple(ran["command"])}),
                 "started": datetime.fromisoformat(raw["started"]),
                 "finished": datetime.fromisoformat(raw["finished"]),
@@ -279,28 +297,44 @@ def _raw_trial(trial: StoredTrial) -> dict[str, object]:
         "ran": ran,
     }
     if trial.measurement is not None:
-        measurement = asdict(trial.measurement)
-        for estimate in measurement["metrics"].values():
-            estimate |= {end: _number(value) for end, value in estimate.items()}
-        raw["measurement"] = measurement
+        raw["measurement"] = _strict(asdict(trial.measurement))
     return raw
 
 
-def _number(value: float | None) -> float | str | None:
+def _strict(value: object) -> object:
     """JSON has no infinity and no NaN; they are written as text ("inf", "nan")."""
-    return value if value is None or math.isfinite(value) else str(value)
+    match value:
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {key: _strict(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_strict(item) for item in value]
+        case _:
+            return value
 
 
 def _measurement(raw: _Raw) -> Measurement:
     positions = raw["accepted_per_position"]
     return Measurement(
-        metrics={name: _estimate(estimate) for name, estimate in raw["metrics"].items()},
+        metrics=_estimates(raw["metrics"]),
         requests=raw["requests"],
         failed_requests=raw["failed_requests"],
         duration_s=raw["duration_s"],
         accepted_per_position=None if positions is None else tuple(positions),
         warnings=tuple(raw["warnings"]),
+        disagreements=tuple(raw.get("disagreements", ())),
+        mode=Mode(raw.get("mode", Mode.FIXED)),
+        curve=tuple(_point(point) for point in raw.get("curve", ())),
     )
+
+
+def _point(raw: _Raw) -> LoadPoint:
+    return LoadPoint(**raw | {"metrics": _estimates(raw["metrics"])})
+
+
+def _estimates(raw: _Raw) -> dict[str, Estimate]:
+    return {name: _estimate(estimate) for name, estimate in raw.items()}
 
 
 def _estimate(raw: _Raw) -> Estimate:

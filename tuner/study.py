@@ -28,6 +28,7 @@ from objectives.metrics import METRICS
 from search_spaces.space import Config, Space
 from tuner import __version__
 from tuner.events import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
+from tuner.first_speed import begun_at, first_speed
 from tuner.front import FrontView, losses, view
 from tuner.ledger import Standing
 from tuner.mistakes import Mistake
@@ -291,6 +292,8 @@ class _Driver:
 
     def _launch(self, flight: _Flight) -> Started:
         number = flight.order.number
+        # From what lies on disk now, so that a search that is resumed here sends out the same.
+        flight.order = begun_at(flight.order, first_speed(self.trials.values()))
         flight.started = self.now()
         self.flying[number] = flight
         self.dispatch.submit(flight.order)

@@ -14,10 +14,11 @@ from cluster.dispatch.in_process import InProcess
 from cluster.node.small_model import ModelUnavailable, prepare_small_model
 from cluster.traffic.tokenizer import TokenizerError, load_encode
 from cluster.traffic.trace import TraceError
-from cluster.traffic.workload import Workload
+from cluster.traffic.workload import Sessions, Workload
 from objectives.goal import Goal, GoalError
 from search_spaces import describe, load
 from search_spaces.faults import SpaceError
+from search_spaces.measure import word_of
 from search_spaces.space import Space
 from search_spaces.values import Json
 from tuner.export.folder import ExportError, check_exportable, write_folder
@@ -26,12 +27,13 @@ from tuner.front import FrontView, read_view
 from tuner.ledger import Ledger
 from tuner.mistakes import Mistake
 from tuner.models import local_model
-from tuner.preflight import check_arguments, check_room
+from tuner.preflight import check_arguments, check_room, check_verdict
 from tuner.records import RecordError
 from tuner.sampler import Search, sampler_named
 from tuner.session import (
     DEFAULT_TRIALS,
     SearchRequest,
+    measured_so,
     new_folder,
     new_study,
     orders,
@@ -145,13 +147,13 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
             asked, before, space = resumed(asked)
             folder = asked.runs / before.name
         elif asked.space is not None:
-            space = load.load_space(asked.space)
+            space = measured_so(load.load_space(asked.space), asked.measure)
             folder = new_folder(asked, space)
         else:
             raise Mistake("--space is missing; only a study that is resumed has its own")
         if asked.speed is not None and not math.isfinite(asked.speed):
             raise Mistake(f"--speed {asked.speed} is no speed")
-        goal = Goal.of(space.objectives)
+        goal = Goal.of(before.objectives if before else space.objectives)
         trace, origin = study_trace(space, asked.trace)
         if before and before.trace_digest != trace.digest:
             raise Mistake(
@@ -161,10 +163,12 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
         workload = Workload(
             trace=trace,
             speed=asked.speed or space.traffic.speed,
+            sessions=Sessions(asked.sessions or space.traffic.sessions),
             seed=space.traffic.seed,
             tokenizer=local_model(space.model) if asked.engine != "simulated" else space.model,
         )
         study = before or new_study(folder.name, asked, space, goal, workload, origin)
+        check_verdict(space, study.slo, trace)
         order = orders(study, space, workload, simulated=study.engine == "simulated")
         plan = StudyPlan(
             folder=folder,
@@ -181,7 +185,10 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
                 load_encode(workload.tokenizer)  # a tokenizer that is missing is missed before a trial is
                 show("checking the space's arguments with the installed vLLM")
             check_arguments(order(0, None), dispatch, space)
-            show(f"study {study.name}: {plan.total} trials, {trace_words(trace)} at speed {workload.speed:g}")
+            show(
+                f"study {study.name}: {plan.total} trials, {trace_words(trace)} at speed {workload.speed:g}, "
+                f"measuring {word_of(space.measure)}"
+            )
             sampler = Search.open(
                 space=space,
                 goal=goal,

@@ -58,6 +58,7 @@ traffic:
   make: {{requests: 24, rate: 6, input_mean: 200, input_max: 600, output_mean: 16, output_max: 60,
          shared_prefix: 0.7, block_tokens: 128, seed: 2}}
 slo: {{ttft_p90_ms: 10000, tpot_p90_ms: 1000}}
+measure: fixed
 objectives: [goodput, tpot_p90]
 """
 

@@ -1,6 +1,8 @@
 """The command line as a user meets it: what it prints, and that every mistake is one line and exit code 2."""
 
 import json
+import math
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tuner.cli import main
+from tuner.series import read_records
 
 Run = Callable[..., Result]
 
@@ -25,8 +28,15 @@ constraints:
 traffic:
   make: {requests: 40, rate: 20, input_mean: 200, input_max: 1000, output_mean: 20, output_max: 100, seed: 3}
 slo: {ttft_p95_ms: 500, tpot_p95_ms: 40}
+measure: fixed
 objectives: [goodput, tpot_p95]
 """
+
+CAPACITY = SPACE.replace("requests: 40", "requests: 60").replace(
+    "measure: fixed\nobjectives: [goodput, tpot_p95]\n",
+    "measure: {kind: capacity, resolution: 0.2, highest: 8}\n",
+)
+"""The same, with 59 requests and one more, which a p95 takes; its objectives follow what is measured."""
 
 
 @pytest.fixture
@@ -114,6 +124,127 @@ def test_a_space_that_only_reads_differently_is_the_same(studied: Run, tmp_path:
     _assert_mistake(_simulated(studied, "--study", "s", "--resume"), "another space")
 
 
+@pytest.fixture(scope="module")
+def capacity_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with capacity.yaml and a simulated study `c` of three trials that found their capacities."""
+    folder = tmp_path_factory.mktemp("capacity")
+    (folder / "capacity.yaml").write_text(CAPACITY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        words = ["--space", "capacity.yaml", "--engine", "simulated", "--trials", "3", "--study", "c"]
+        result = CliRunner().invoke(main, ["search", *words])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def capacity(run: Run, tmp_path: Path, capacity_study: Path) -> Run:
+    """The same as `run`, in a copy of that folder."""
+    shutil.copytree(capacity_study, tmp_path, dirs_exist_ok=True)
+    return run
+
+
+def test_a_capacity_search_measures_it_and_keeps_every_replay(capacity: Run, tmp_path: Path) -> None:
+    for trial in json.loads(capacity("front", "c", "--json").output)["front"]:
+        measured = trial["metrics"]
+        # The trace's own rate, by its first and last request, times the speed.
+        folder = tmp_path / "runs/c/trials" / f"{trial['number']:04d}"
+        due_s = [record.due_s for record in read_records(folder / "requests.parquet")]
+        rate = (len(due_s) - 1) / (max(due_s) - min(due_s))
+        assert measured["capacity_rps"] == pytest.approx(rate * measured["capacity_speed"])
+        outcome = json.loads((folder / "outcome.json").read_text())
+        held = [point["speed"] for point in outcome["measurement"]["curve"] if point["held"]]
+        assert max(held) == measured["capacity_speed"]
+        files = {path.name for path in (folder / "steps").iterdir()}
+        steps = len(outcome["measurement"]["curve"]) - 1
+        kinds = ("requests", "counters")
+        assert files == {f"{n:02d}-{kind}.parquet" for n in range(1, steps + 1) for kind in kinds}
+
+
+def test_the_next_trial_begins_at_the_capacity_of_those_before(capacity: Run, tmp_path: Path) -> None:
+    trials = [
+        json.loads((tmp_path / f"runs/c/trials/{number:04d}/outcome.json").read_text()) for number in range(3)
+    ]
+    capacities = [trial["measurement"]["metrics"]["capacity_speed"]["value"] for trial in trials]
+    assert trials[1]["step_speeds"][0] == pytest.approx(capacities[0])
+    middle = sum(capacities[:2]) / 2
+    steps = [1.2**k for k in range(-20, 20)]
+    assert trials[2]["step_speeds"][0] == pytest.approx(
+        min(steps, key=lambda speed: abs(math.log(speed / middle)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "objective", "kept"),
+    [
+        ("fixed", "goodput", {"kind": "fixed", "repeats": 1}),
+        ("closed:4", "goodput", {"kind": "closed", "concurrency": 4}),
+        # The space's own settings, where the kind is the space's own.
+        (
+            "capacity",
+            "capacity",
+            {"kind": "capacity", "resolution": 0.2, "lowest": 0.25, "highest": 8.0, "repeats": 1},
+        ),
+    ],
+)
+def test_what_is_measured_can_be_asked_for_and_objectives_follow(
+    capacity: Run, word: str, objective: str, kept: dict[str, object]
+) -> None:
+    command = ("search", "--space", "capacity.yaml", "--engine", "simulated", "--trials", "1")
+    assert capacity(*command, "--measure", word, "--study", "asked").exit_code == 0
+    study = json.loads(Path("runs/asked/study.json").read_text())
+    assert study["objectives"] == [objective, "tpot_p95"]
+    assert study["options"]["measure"] == kept
+    trial = json.loads(Path("runs/asked/trials/0000/outcome.json").read_text())
+    assert word.partition(":")[0] in trial["measurement"]["mode"]
+
+
+def test_objectives_that_the_space_names_are_not_dropped_silently(run: Run, tmp_path: Path) -> None:
+    named = CAPACITY + "objectives: [capacity_tokens, tpot_p95]\n"
+    (tmp_path / "named.yaml").write_text(named)
+    command = ("search", "--space", "named.yaml", "--engine", "simulated", "--trials", "1")
+    _assert_mistake(
+        run(*command, "--measure", "fixed"), "--measure fixed", "'capacity_tokens'", "goodput_tokens"
+    )
+    assert run(*command).exit_code == 0
+
+
+@pytest.mark.parametrize("word", ["closed", "closed:0", "open", ""])
+def test_a_measure_that_is_none_is_one_line(run: Run, word: str) -> None:
+    _assert_mistake(_simulated(run, "--trials", "1", "--measure", word), "--measure", "closed:N")
+
+
+def test_a_study_goes_on_measuring_what_it_began_with(capacity: Run, tmp_path: Path) -> None:
+    command = ("search", "--study", "c", "--resume")
+    _assert_mistake(capacity(*command, "--measure", "fixed"), "measure capacity, not fixed", "--study")
+    assert capacity(*command, "--measure", "capacity", "--trials", "4").exit_code == 0
+    outcome = json.loads((tmp_path / "runs/c/trials/0003/outcome.json").read_text())
+    assert outcome["measurement"]["mode"] == "capacity"
+
+
+def test_a_study_from_before_there_was_a_choice_goes_on_with_its_one_load(
+    studied: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs/s/study.json"
+    kept = json.loads(path.read_text())
+    del kept["options"]["measure"]
+    kept["space_text"] = kept["space_text"].replace("measure: fixed\nobjectives: [goodput, tpot_p95]\n", "")
+    path.write_text(json.dumps(kept))
+    for outcome in (tmp_path / "runs/s/trials").glob("*/outcome.json"):
+        old = json.loads(outcome.read_text())
+        del old["step_speeds"]
+        for name in ("mode", "curve", "disagreements"):
+            old["measurement"].pop(name, None)
+        outcome.write_text(json.dumps(old))
+    result = studied("search", "--study", "s", "--resume", "--trials", "5")
+    assert result.exit_code == 0, result.output
+    assert "measuring fixed" in result.output
+    front = json.loads(studied("front", "s", "--json").output)
+    assert front["counts"]["measured"] == 5
+    assert "goodput_rps" in front["front"][0]["metrics"]
+    _assert_mistake(studied("search", "--study", "s", "--resume", "--measure", "capacity"), "fixed")
+
+
 def test_a_dead_mlflow_costs_no_measurement_and_is_not_said_to_have_it(run: Run) -> None:
     result = _simulated(
         run, "--trials", "2", "--study", "s", "--tracking-uri", "http://me:secret@127.0.0.1:9"
@@ -154,7 +285,24 @@ def test_a_missing_space_names_those_that_ship(run: Run) -> None:
         ("int: [16, 64]", "int: [one, 64]", ("bad.yaml:8", "max_num_seqs", "one")),
         ("max_num_seqs >= 8", "max_num_seqs >= 800", ("bad.yaml",)),
         ("[goodput, tpot_p95]", "[goodputt, tpot_p95]", ("goodputt", "goodput")),
-        ("[goodput, tpot_p95]", "[throughput, tpot_p95]", ("throughput", "goodput")),
+        ("[goodput, tpot_p95]", "[throughput, tpot_p95]", ("throughput", "'goodput'", "'capacity'")),
+        (
+            "[goodput, tpot_p95]",
+            "[capacity, tpot_p95]",
+            ("bad.yaml:15", "'capacity'", "kind fixed", "goodput"),
+        ),
+        ("measure: fixed", "measure: fixd", ("bad.yaml:14", "'fixd'", "'fixed'")),
+        (
+            "measure: fixed",
+            "measure: {kind: fixed, concurrency: 3}",
+            ("bad.yaml:14", "concurrency", "closed"),
+        ),
+        ("measure: fixed", "measure: capacity", ("bad.yaml", "59", "trace has 40", "--measure fixed")),
+        (
+            "slo: {ttft_p95_ms: 500, tpot_p95_ms: 40}\nmeasure: fixed",
+            "measure: capacity",
+            ("no slo", "fixed"),
+        ),
         ("max_model_len: 4096", "max_model_len: 300", ("max_model_len 300",)),
         ("rate: 20", "rate: -1", ("rate",)),
         ("max_model_len: 4096", "max_model_length: 4096", ("bad.yaml:5", "max_model_len")),

@@ -1,5 +1,7 @@
 """What is refused before a trial costs anything, with a dispatch that only says what it has."""
 
+from dataclasses import replace
+
 import pytest
 
 from cluster.dispatch.dispatch import Inventory
@@ -7,13 +9,14 @@ from cluster.dispatch.in_process import InProcess
 from cluster.node.simulated import SimulatedEngine
 from cluster.node.vllm_arguments import ArgumentFault, Checked
 from cluster.order import Order
-from cluster.traffic.trace import Trace
+from cluster.traffic.trace import Request, Trace
 from cluster.traffic.workload import Workload
 from objectives.slo import Slo
 from search_spaces.load import parse_space
+from search_spaces.measure import Closed, Fixed, Measure
 from search_spaces.values import Json
 from tuner.mistakes import Mistake
-from tuner.preflight import check_arguments, check_room
+from tuner.preflight import check_arguments, check_room, check_verdict
 
 SPACE = parse_space(
     """
@@ -88,6 +91,44 @@ def test_want_of_room_says_what_is_needed_found_and_to_be_done(
     assert "\n" not in str(mistake.value)
     for words in told:
         assert words in str(mistake.value)
+
+
+def _trace(requests: int, *, apart_s: float = 0.1) -> Trace:
+    return Trace(
+        requests=tuple(
+            Request(arrival_s=apart_s * i, input_length=8, output_length=3) for i in range(requests)
+        )
+    )
+
+
+@pytest.mark.parametrize(("attainment", "needed"), [(0.5, 5), (0.9, 29), (0.95, 59), (0.99, 299)])
+def test_a_capacity_takes_requests_enough_to_tell_whether_the_slo_holds(
+    attainment: float, needed: int
+) -> None:
+    # ln 0.05 / ln q: all of fewer could meet it by chance although too few do.
+    slo = Slo(ttft_s=0.5, attainment=attainment)
+    check_verdict(SPACE, slo, _trace(needed))
+    with pytest.raises(Mistake) as mistake:
+        check_verdict(SPACE, slo, _trace(needed - 1))
+    told = str(mistake.value)
+    assert f"takes {needed} of them, and the trace has {needed - 1}" in told
+    assert told.startswith("s.yaml measures capacity")
+    assert "--measure fixed" in told
+    assert "\n" not in told
+
+
+def test_a_capacity_takes_an_slo_and_arrivals_that_a_speed_can_part() -> None:
+    with pytest.raises(Mistake, match=r"has no slo; add one, or .* --measure fixed"):
+        check_verdict(SPACE, Slo(), _trace(600))
+    with pytest.raises(Mistake, match=r"due at once, at any speed; .* --measure fixed"):
+        check_verdict(SPACE, Slo(ttft_s=0.5), _trace(600, apart_s=0.0))
+
+
+@pytest.mark.parametrize("measure", [Fixed(), Closed(concurrency=2)])
+def test_one_load_may_be_measured_on_any_trace(measure: Measure) -> None:
+    space = replace(SPACE, measure=measure)
+    check_verdict(space, Slo(), _trace(1))
+    check_verdict(space, Slo(ttft_s=0.5, attainment=0.99), _trace(20, apart_s=0.0))
 
 
 def test_every_choice_and_both_ends_of_every_range_are_put_to_vllm() -> None:

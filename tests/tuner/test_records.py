@@ -2,12 +2,15 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cluster.order import Cause, Failed, Ran
-from objectives.measurement import Estimate
+from cluster.order import Cause, Failed, Measured, Ran, Step
+from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
 from tests.tuner import stories
 from tuner.records import (
     RecordError,
@@ -44,6 +47,86 @@ def test_a_failed_trial_comes_back_with_its_cause_and_no_number(tmp_path: Path) 
     )
     assert trial.measurement is None
     assert read_records(folder / "requests.parquet") == ()
+
+
+_FINITE = st.floats(0, 1e6)
+_ESTIMATES = st.builds(
+    Estimate, value=st.floats(allow_nan=False), low=st.none() | _FINITE, high=st.none() | _FINITE
+)
+_METRICS = st.dictionaries(st.sampled_from(["goodput_rps", "tpot_p95_s", "e2e_p99_s"]), _ESTIMATES)
+_POINTS = st.builds(
+    LoadPoint,
+    speed=_FINITE,
+    offered_rps=st.none() | _FINITE,
+    requests=st.integers(1, 9),
+    misses=st.integers(0, 9),
+    held=st.booleans(),
+    cut_s=st.none() | _FINITE,
+    took_s=_FINITE,
+    saved_s=_FINITE,
+    metrics=_METRICS,
+)
+_MEASUREMENTS = st.builds(
+    Measurement,
+    metrics=_METRICS,
+    requests=st.integers(1, 9),
+    failed_requests=st.integers(0, 9),
+    duration_s=_FINITE,
+    accepted_per_position=st.none() | st.lists(_FINITE).map(tuple),
+    warnings=st.lists(st.text()).map(tuple),
+    disagreements=st.lists(st.text()).map(tuple),
+    mode=st.sampled_from(Mode),
+    curve=st.lists(_POINTS, max_size=4).map(tuple),
+)
+
+
+@given(measurement=_MEASUREMENTS, points=st.lists(_POINTS, max_size=3))
+def test_whatever_was_measured_comes_back(measurement: Measurement, points: list[LoadPoint]) -> None:
+    steps = tuple(Step(point=point, records=(), samples=()) for point in points)
+    outcome = dataclasses.replace(stories.measured(), measurement=measurement, steps=steps)
+    trial = stories.stored(outcome)
+    with TemporaryDirectory() as folder:
+        read = read_outcome(write_outcome(Path(folder), trial, outcome))
+    assert read == trial
+    assert read.measurement == measurement
+    assert read.step_speeds == tuple(point.speed for point in points)
+
+
+def _step(speed: float, request: int) -> Step:
+    point = LoadPoint(speed=speed, offered_rps=1.0, requests=1, misses=0, held=True, took_s=1.0)
+    record = dataclasses.replace(stories.RECORDS[0], request=request)
+    return Step(point=point, records=(record,), samples=stories.SAMPLES[:request])
+
+
+@pytest.mark.parametrize("outcome", [stories.measured(), stories.failed(Cause.STUCK)])
+def test_every_further_replay_is_kept_in_the_order_it_was_played(
+    tmp_path: Path, outcome: Measured | Failed
+) -> None:
+    steps = (_step(2.0, 1), _step(1.5, 2))
+    outcome = dataclasses.replace(outcome, steps=steps)
+    folder = write_outcome(tmp_path, stories.stored(outcome), outcome)
+    assert read_outcome(folder).step_speeds == (2.0, 1.5)
+    for number, step in enumerate(steps, 1):
+        assert read_records(folder / f"steps/{number:02d}-requests.parquet") == step.records
+        assert read_samples(folder / f"steps/{number:02d}-counters.parquet") == step.samples
+    assert len(list((folder / "steps").iterdir())) == 4
+
+
+def test_a_trial_of_one_replay_has_no_folder_for_others(tmp_path: Path) -> None:
+    outcome = stories.measured()
+    assert not (write_outcome(tmp_path, stories.stored(outcome), outcome) / "steps").exists()
+
+
+def test_a_trial_of_before_there_was_a_capacity_is_read_as_a_fixed_load(tmp_path: Path) -> None:
+    outcome = stories.measured()
+    folder = write_outcome(tmp_path, stories.stored(outcome), outcome)
+    raw = json.loads((folder / "outcome.json").read_text())
+    del raw["step_speeds"]
+    for name in ("mode", "curve", "disagreements"):
+        del raw["measurement"][name]
+    (folder / "outcome.json").write_text(json.dumps(raw))
+    assert read_outcome(folder) == stories.stored(outcome)
+    assert stories.stored(outcome).measurement == stories.measurement()
 
 
 def test_the_requests_file_can_be_read_without_this_code(tmp_path: Path) -> None:

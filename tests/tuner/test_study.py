@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.order import Cause, Failed, Measured, Order, Outcome
+from cluster.order import CapacityLoad, Cause, Failed, Measured, Order, Outcome
 from objectives.goal import Goal
+from objectives.measurement import Estimate
 from search_spaces.arguments import render, render_control
 from search_spaces.space import Config, Space
 from tests.tuner import stories
@@ -252,6 +253,56 @@ def test_resuming_goes_on_to_the_total_and_asks_nothing_twice(desk: Desk) -> Non
     trials = read_trials(desk.folder)
     configs = [Config(trial.config) for trial in trials if trial.config is not None]
     assert len(set(configs)) == len(configs) == 5
+
+
+def _guesses(dispatch: FakeDispatch) -> dict[int, float | None]:
+    return {
+        order.number: order.load.guess for order in dispatch.submitted if isinstance(order.load, CapacityLoad)
+    }
+
+
+def _capable(order: Order) -> Measured:
+    """Every trial has its capacity at three times its number and 2."""
+    outcome = good(order)
+    metrics = {**outcome.measurement.metrics, "capacity_speed": Estimate(value=3.0 * order.number + 2)}
+    return replace(outcome, measurement=replace(outcome.measurement, metrics=metrics))
+
+
+def test_a_capacity_is_looked_for_from_the_middle_of_those_measured_before(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = desk.order
+    monkeypatch.setattr(
+        desk, "order", lambda number, config: replace(plain(number, config), load=CapacityLoad())
+    )
+    dispatch = FakeDispatch(_capable)
+    list(desk.events(4, dispatch))
+    # Capacities 2, 5, 8, … are known when the next one is sent out.
+    assert _guesses(dispatch) == {0: None, 1: 2.0, 2: 3.5, 3: 5.0}
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_resumed_search_begins_each_capacity_where_an_unbroken_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    guesses: list[dict[int, float | None]] = []
+    for name, totals in (("unbroken", (5,)), ("resumed", (at, 5))):
+        (tmp_path / name).mkdir()
+        desk = Desk(tmp_path / name)
+        plain = desk.order
+        monkeypatch.setattr(
+            desk,
+            "order",
+            lambda number, config, plain=plain: replace(plain(number, config), load=CapacityLoad()),
+        )
+        sent: dict[int, float | None] = {}
+        for total in totals:
+            dispatch = FakeDispatch(_capable)
+            list(desk.events(total, dispatch))
+            sent |= _guesses(dispatch)
+        guesses.append(sent)
+    assert guesses[0] == guesses[1]
+    assert len(guesses[0]) == 5
 
 
 def test_a_study_that_has_its_total_is_done_at_once(desk: Desk) -> None:

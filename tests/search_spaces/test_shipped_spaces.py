@@ -23,6 +23,17 @@ def test_every_choice_and_both_ends_can_be_reached(name: str) -> None:
     assert (space.count().configs or 0) > 1_000_000
 
 
+@pytest.mark.parametrize("name", shipped_spaces())
+def test_capacity_is_measured_on_requests_enough_and_another_measure_may_be_asked_for(name: str) -> None:
+    space = load_space(name)
+    assert space.measure.kind == "capacity"
+    assert space.objectives == ("capacity", "tpot_p95")
+    assert space.named_objectives == ()  # so that they follow
+    requests = (space.traffic.make or {})["requests"]
+    assert isinstance(requests, int)
+    assert requests >= 59  # for p95: ln 0.05 / ln 0.95
+
+
 def test_8b_is_one_gpu_with_every_optimisation() -> None:
     space = load_space("spaces/8b.yaml")
     rendered = [render(space, config) for config in space.covering()]

@@ -176,7 +176,7 @@ def _timed(latency: _Latency) -> Iterator[str]:
     for point in PERCENTILES:
         if point in STRICT_PERCENTILES and n < requests_needed(point / 100):
             continue
-        at = math.ceil(point / 100 * n) - 1
+        at = math.ceil(point / 100 * (n - 1))  # the order statistic that is printed: NumPy's "higher"
         above, up_to = bracket(engine, at + 1)
         if lowest[at] > up_to or highest[at] <= above:
             yield (

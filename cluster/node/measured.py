@@ -99,7 +99,7 @@ def _measurement(
         warnings=(*loads.voids, *base.warnings),
     )
     if isinstance(load, CapacityLoad):
-        base = _with_capacity(base, loads, points[0], load, order)
+        base = _with_capacity(base, loads, points, load, order)
     economy = per_gpu(base.metrics, order.gpus) | money(base.metrics, order.gpus, order.gpu_hour_price)
     return replace(base, metrics={**base.metrics, **economy})
 
@@ -119,15 +119,15 @@ def _per_joule(replays: Sequence[Replay]) -> dict[str, Estimate]:
 
 
 def _with_capacity(
-    base: Measurement, loads: Loads, first: LoadPoint, load: CapacityLoad, order: Order
+    base: Measurement, loads: Loads, points: Sequence[LoadPoint], load: CapacityLoad, order: Order
 ) -> Measurement:
     search = loads.found
     assert search is not None  # it follows the replays at the workload's speed
-    if first.offered_rps is None:
+    if points[0].offered_rps is None:
         reason = "all requests are due at once, so there is no rate and no capacity"
         return replace(base, mode=Mode.CAPACITY, warnings=(*base.warnings, reason))
     grid = grid_of(order, load)
-    rate = first.offered_rps / first.speed  # of the trace as it was recorded
+    rate = _rate(search, grid, points)
     speed = capacity_estimate(
         0.0 if search.held is None else grid.speed(search.held),
         [Verdicts(played.speed, _met(played.replay, order.slo)) for played in loads.played],
@@ -145,6 +145,17 @@ def _with_capacity(
         metrics={**base.metrics, **found},
         warnings=(*base.warnings, *_remarks(search, grid)),
     )
+
+
+def _rate(search: CapacitySearch, grid: SpeedGrid, points: Sequence[LoadPoint]) -> float:
+    """Requests per second at speed 1, as offered at the capacity.
+
+    Every replay gives the same, but for causal sessions, whose later turns are due once the engine has
+    answered: there the rate is what the sessions at that speed made of it.
+    """
+    at = [] if search.held is None else [point for point in points if point.speed == grid.speed(search.held)]
+    rates = [point.offered_rps / point.speed for point in (*at, *points) if point.offered_rps is not None]
+    return rates[0]
 
 
 def _remarks(search: CapacitySearch, grid: SpeedGrid) -> Iterator[str]:

@@ -69,13 +69,14 @@ class Arrivals:
         """A heap of time, place among all jobs, and place among those that are served."""
         self._waiting: dict[int, list[tuple[int, int, Job]]] = {}
         """By the request that they wait for: both places, and the job."""
+        first: list[tuple[int, int, Job]] = []
         served = 0
         for place, job in enumerate(jobs):
-            if job.after is None:
-                self._come(job.due_s, place, served, job)
-            else:
-                self._waiting.setdefault(job.after, []).append((place, served, job))
+            of_those = first if job.after is None else self._waiting.setdefault(job.after, [])
+            of_those.append((place, served, job))
             served += job.refusal is None
+        for place, served, job in first:  # only now, since a refused one ends as it comes
+            self._come(job.due_s, place, served, job)
 
     @property
     def next_s(self) -> float:

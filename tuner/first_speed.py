@@ -1,7 +1,7 @@
 """Where a trial's search for its capacity begins: one number, from what was measured before it was sent out.
 
-It decides how many replays the search takes, never what it finds. A sampler that knows which trials were of
-like configs can do better than `first_speed`, from the same trials.
+It decides how many replays the search takes and, noise apart, not what it finds. A sampler that knows which
+trials were of like configs can do better than `first_speed`, from the same trials.
 """
 
 import statistics

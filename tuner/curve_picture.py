@@ -133,7 +133,8 @@ def _capacity(axes: "Axes", trial: StoredTrial, end: float, *, named: bool) -> N
     shown = METRICS["capacity_rps"].show(estimate)
     axes.axvline(shown.value, color=_VERMILION, linewidth=1.2, label=f"{hidden}capacity")
     if shown.low is not None and shown.high is not None:
-        axes.axvspan(shown.low, shown.high, color=_VERMILION, alpha=0.15)
+        label = f"{hidden}its 95 % interval"
+        axes.axvspan(shown.low, shown.high, color=_VERMILION, alpha=0.15, label=label)
 
 
 def _bars(shown: Estimate) -> tuple[float, float]:

@@ -73,6 +73,8 @@ def curves_figure(front: FrontView) -> go.Figure:
             front.study.slo.attainment if metric == "slo_attainment" else limit_ms(front.study.slo, metric)
         )
         if limit is not None and lines:
+            # A little more than the limit, or its line runs along the panel's edge.
+            figure.update_yaxes(autorangeoptions={"include": [1.05 * limit]}, **where)
             figure.add_hline(limit, line={"dash": "dash", "width": 1, "color": "#444444"}, **where)
         figure.update_xaxes(title="offered requests/s" if row == 1 else None, rangemode="tozero", **where)
         values = [shown.value for line in lines for r in line.replays if (shown := r.shown(metric))]

@@ -169,7 +169,10 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     out += [f"trial {_name(trial)}: {_what(trial)}" for trial in rows]
     counts = ", ".join(f"{count} {state}" for state, count in sorted(seen.counts.items()))
     took = replays(trial.measurement for trial in seen.trials)
-    out.append(f"{len(seen.trials)} trials: {counts}" + (f"; {took.text}" if took.played else ""))
+    out.append(
+        f"{len(seen.trials)} trials: {counts}"
+        + (f"; {took.text}" if mode(seen.study) is Mode.CAPACITY else "")
+    )
     out += [f"  {count} failed, {cause}" for cause, count in sorted(seen.failures.items())]
     if seen.alike:
         pairs = ", ".join(f"{a} and {b}" for a, b in seen.alike)
@@ -183,8 +186,13 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
 def _load(seen: FrontView) -> list[str]:
     """What the numbers are of."""
     load = load_text(seen.study)
-    if mode(seen.study) is not Mode.CAPACITY:
-        return [load] if load else []
+    match mode(seen.study):
+        case Mode.CLOSED:
+            return [load]
+        case Mode.FIXED:
+            return [f"{Mode.FIXED}: {load}"] if load else []
+        case Mode.CAPACITY:
+            pass
     known = resolution_text(trial.measurement for trial in seen.trials)
     what = "capacity: the highest offered rate at which the SLO holds"
     resolution = "" if known is None else f", known to {known}"
@@ -208,7 +216,10 @@ def _unsaturated(seen: FrontView) -> list[str]:
     met = [trial.measurement.value("slo_attainment") for trial in seen.control if trial.measurement]
     if not any(share is not None and share >= _KEPT_UP for share in met):
         return []
-    return ["the control met the SLO at this speed, so goodput is held at the offered rate; raise --speed"]
+    return [
+        "the control met the SLO at this speed, so goodput is held at the offered rate; raise --speed, "
+        "or measure capacity"
+    ]
 
 
 def _simulated(seen: FrontView) -> str:

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cluster.order import Cause, Failed, Measured
+from objectives.measurement import Estimate
+from search_spaces.measure import Fixed
 from tests.tuner import loads, stories
 from tests.tuner.test_export import STUDY, TRIAL
 from tuner.front import view
@@ -159,3 +161,20 @@ def test_a_quiet_search_says_a_best_capacity_that_is_a_bound_as_a_bound() -> Non
     seen = view(loads.study(), [stories.stored(loads.measured(loads.ABOVE), 5)])
     line = _said(Waiting(running_s={6: 42.0}, view=seen, total=8, eta_s=None))
     assert "best capacity_rps at least 96 (trial 5)" in line
+
+
+def test_the_front_of_a_fixed_load_names_it_and_does_not_count_replays() -> None:
+    lines = front_lines(view(loads.study(Fixed()), [stories.stored(stories.measured(), 1)]))
+    assert lines[1] == "fixed load: speed 1.5, 6 requests/s offered"
+    assert "1 trials: 0 failed, 1 measured" in lines
+
+
+def test_where_the_control_keeps_up_a_goodput_study_is_told_to_drive_harder_or_look_for_the_capacity() -> (
+    None
+):
+    kept_up = stories.stored(stories.measured(more={"slo_attainment": Estimate(value=1.0)}), 0)
+    (note,) = [line for line in front_lines(view(loads.study(Fixed()), [kept_up])) if "--speed" in line]
+    assert note.endswith("raise --speed, or measure capacity")
+    # The reference load of a search for the capacity is meant to be kept up with.
+    met = front_lines(view(loads.study(), [stories.stored(loads.measured(), 0)]))
+    assert "--speed" not in "\n".join(met)

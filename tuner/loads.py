@@ -78,6 +78,18 @@ def load_text(study: StudyFile) -> str:
     return ", ".join(parts)
 
 
+def measured_text(study: StudyFile) -> str:
+    """What its trials measure, at what load: `capacity; reference load: speed 1.5, 6 requests/s offered`."""
+    load = load_text(study)
+    match mode(study):
+        case Mode.CAPACITY:
+            return f"{Mode.CAPACITY}; reference load: {load}" if load else Mode.CAPACITY
+        case Mode.FIXED:
+            return f"{Mode.FIXED}: {load}" if load else Mode.FIXED
+        case Mode.CLOSED:
+            return load
+
+
 def marks(kind: Mode | None, *, simulated: bool) -> tuple[str, ...]:
     """What must stand beside a name that may stand alone: "simulated", "closed loop"."""
     return (

@@ -12,11 +12,11 @@ from textwrap import wrap
 
 import plotly.graph_objects as go
 
-from objectives.measurement import Estimate, Measurement, Mode
+from objectives.measurement import Estimate, Measurement
 from objectives.metrics import METRICS, Metric
 from tuner.bracket import estimate_text
 from tuner.front import FrontView
-from tuner.loads import load_text, mode
+from tuner.loads import measured_text
 from tuner.records import State, StoredTrial
 from tuner.titles import trial_title
 
@@ -96,10 +96,9 @@ def _title(front: FrontView) -> str:
 
 def _subtitle(front: FrontView) -> str:
     """On what load, and what the picture leaves out."""
-    load = load_text(front.study)
     missing = len(front.trials) - sum(len(group.trials) for group in _groups(front))
     parts = [
-        *([f"reference load: {load}" if mode(front.study) is Mode.CAPACITY else load] if load else []),
+        measured_text(front.study),
         *(["bars: 95 % intervals"] if len(front.goal.objectives) <= 2 else []),
         *([f"{missing} of {len(front.trials)} trials gave no numbers"] if missing else []),
     ]

@@ -16,7 +16,7 @@ from objectives.metrics import METRICS, published
 from search_spaces.values import Scalar
 from tuner.bracket import CAPACITY, below_text, bracket, capacity_text, replays, resolution_text, side_of
 from tuner.front import FrontView
-from tuner.loads import load_text, mode
+from tuner.loads import load_text, measured_text, mode
 from tuner.records import StoredTrial
 from tuner.redaction import without_passwords
 from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
@@ -186,13 +186,8 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
 def _load(seen: FrontView) -> list[str]:
     """What the numbers are of."""
     load = load_text(seen.study)
-    match mode(seen.study):
-        case Mode.CLOSED:
-            return [load]
-        case Mode.FIXED:
-            return [f"{Mode.FIXED}: {load}"] if load else []
-        case Mode.CAPACITY:
-            pass
+    if mode(seen.study) is not Mode.CAPACITY:
+        return [measured_text(seen.study)]
     known = resolution_text(trial.measurement for trial in seen.trials)
     what = "capacity: the highest offered rate at which the SLO holds"
     resolution = "" if known is None else f", known to {known}"

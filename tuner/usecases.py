@@ -18,13 +18,13 @@ from cluster.traffic.workload import Sessions, Workload
 from objectives.goal import Goal, GoalError
 from search_spaces import describe, load
 from search_spaces.faults import SpaceError
-from search_spaces.measure import word_of
 from search_spaces.space import Space
 from search_spaces.values import Json
 from tuner.export.folder import ExportError, check_exportable, write_folder
 from tuner.export.vllm import start_line, vllm_files
 from tuner.front import FrontView, read_view
 from tuner.ledger import Ledger
+from tuner.loads import measured_text
 from tuner.mistakes import Mistake
 from tuner.models import local_model
 from tuner.preflight import check_arguments, check_room, check_verdict
@@ -186,8 +186,8 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
                 show("checking the space's arguments with the installed vLLM")
             check_arguments(order(0, None), dispatch, space)
             show(
-                f"study {study.name}: {plan.total} trials, {trace_words(trace)} at speed {workload.speed:g}, "
-                f"measuring {word_of(space.measure)}"
+                f"study {study.name}: {plan.total} trials, {trace_words(trace)}, "
+                f"measuring {measured_text(study)}"
             )
             sampler = Search.open(
                 space=space,

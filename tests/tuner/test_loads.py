@@ -5,7 +5,7 @@ import dataclasses
 from objectives.measurement import Mode
 from search_spaces.measure import Capacity, Fixed
 from tests.tuner import loads, stories
-from tuner.loads import NO_USERS, concurrency, load_text, mode, offered_rps, speed
+from tuner.loads import NO_USERS, concurrency, load_text, measured_text, mode, offered_rps, speed
 from tuner.titles import study_title, trial_title
 
 
@@ -41,3 +41,10 @@ def test_a_closed_loop_is_marked_in_the_names_that_lists_show() -> None:
     assert study_title(study) == "simulated, closed loop · tea"
     assert trial_title(trial, study) == "trial 7 (simulated, closed loop) · ngram · depth 3 · seqs 16"
     assert study_title(dataclasses.replace(study, engine="vllm")) == "closed loop · tea"
+
+
+def test_what_is_measured_is_told_with_its_load() -> None:
+    assert measured_text(loads.study()) == "capacity; reference load: speed 1.5, 6 requests/s offered"
+    assert measured_text(loads.study(Fixed())) == "fixed load: speed 1.5, 6 requests/s offered"
+    assert measured_text(loads.closed_study()) == f"closed loop, 8 in flight: {NO_USERS}"
+    assert measured_text(dataclasses.replace(stories.study_file(), options={})) == "fixed load"

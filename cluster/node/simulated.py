@@ -130,11 +130,11 @@ class SimulatedEndpoint:
             step_noise=assumed.step_noise,
         )
         played.run()
-        chunks = chunks_of(played.served)
+        chunks = chunks_of(settings, played.served, plan)
         records = records_of(settings, played.served, chunks, played.log)
         records += [_refused(job) for job in played.refused]
         records.sort(key=lambda record: record.request)
-        samples = samples_of(settings, played.served, chunks, played.log, plan)
+        samples = samples_of(settings, played.served, chunks, played.log)
         return Replay(records=tuple(records), samples=tuple(samples))
 
     def _plan(self, outputs: list[int], seed: int) -> Plan:

@@ -22,6 +22,7 @@ from cluster.traffic.sessions import Sessions, turns
 from cluster.traffic.trace import Request, Trace
 from cluster.traffic.workload import Workload
 from objectives.measurement import Record, Sample
+from objectives.reconcile import disagreements
 from objectives.slo import Slo
 from search_spaces.values import Json
 from tests.cluster.node.slow_scheduler import SlowScheduler
@@ -304,6 +305,46 @@ def test_counters_only_grow_and_end_at_what_the_records_say(
         # What a request did not need of its last draft was accepted all the same.
         gained = sum(record.tokens_out - len(record.chunk_s) for record in records)
         assert gained <= (last.accepted_tokens_total or 0) <= gained + len(records) * resolved.drafting.depth
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(requests, min_size=1, max_size=14), configs)
+def test_what_is_told_of_each_request_and_what_is_told_in_total_are_one(
+    rows: list[Row], arguments: dict[str, Json]
+) -> None:
+    _, resolved, _, replay = _replayed(rows, arguments)
+    records, last = replay.records, replay.samples[-1]
+    assert disagreements(records, replay.samples) == ()
+    assert last.finished_total == len(records)
+    for record in records:
+        queue_s, ttft_s, rest_s = record.server_queue_s, record.server_ttft_s, record.server_generation_s
+        assert queue_s is not None
+        assert ttft_s is not None
+        assert rest_s is not None
+        assert min(queue_s, ttft_s, rest_s) >= 0
+        assert math.isclose(queue_s + ttft_s, record.ttft_s, rel_tol=1e-9)
+        assert math.isclose(queue_s + ttft_s + rest_s, record.e2e_s, rel_tol=1e-9)
+        if record.tokens_out == 1:
+            assert record.server_itl_mean_s is None
+        else:
+            assert math.isclose(record.server_itl_mean_s or 0, rest_s / (record.tokens_out - 1))
+    if resolved.drafting is None:
+        assert {record.drafts for record in records} == {None}
+    else:
+        assert sum(record.drafts or 0 for record in records) == last.drafts_total
+        assert sum(record.draft_tokens or 0 for record in records) == last.draft_tokens_total
+        assert sum(record.accepted_tokens or 0 for record in records) == last.accepted_tokens_total
+    gaps = [later - earlier for record in records for earlier, later in pairwise(record.chunk_s)]
+    tpot = [(record.chunk_s[-1] - record.chunk_s[0]) / max(record.tokens_out - 1, 1) for record in records]
+    for histogram, values in (
+        (last.ttft_histogram, [record.ttft_s for record in records]),
+        (last.itl_histogram, gaps),
+        (last.tpot_histogram, tpot),
+        (last.e2e_histogram, [record.e2e_s for record in records]),
+    ):
+        assert histogram is not None
+        assert list(histogram.counts) == [sum(v <= bound for v in values) for bound in histogram.bounds]
+        assert math.isclose(histogram.sum, math.fsum(values), rel_tol=1e-9, abs_tol=1e-12)
 
 
 @settings(max_examples=30, deadline=None)

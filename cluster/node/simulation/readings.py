@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.node.simulation.latency_histograms import Timed, with_histograms
 from cluster.node.simulation.served import Log, Served
 from cluster.node.simulation.settings import Settings
 from cluster.node.simulation.speculation import Plan
@@ -25,9 +26,13 @@ class Chunks:
     """Step each came from."""
     end: list[int]
     """Index after each request's last chunk."""
+    accepted: NDArray[np.int64]
+    """Draft tokens accepted in each; no entries without speculation."""
+    drafted: NDArray[np.bool_]
+    """Whether there was a draft; likewise."""
 
 
-def chunks_of(served: Sequence[Served]) -> Chunks:
+def chunks_of(settings: Settings, served: Sequence[Served], plan: Plan) -> Chunks:
     pieces = [piece for one in served for piece in one.steps]
     first = np.array([start for start, _ in pieces], dtype=np.int64)
     count = np.array([length for _, length in pieces], dtype=np.int64)
@@ -37,17 +42,21 @@ def chunks_of(served: Sequence[Served]) -> Chunks:
     for one in served:
         total += one.chunks
         end.append(total)
-    return Chunks(step, end)
+    if settings.drafting is None or not served:
+        return Chunks(step, end, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool))
+    return Chunks(step, end, *_accepted(served, plan))
 
 
 def records_of(settings: Settings, served: Sequence[Served], chunks: Chunks, log: Log) -> list[Record]:
     """Records of the requests that were served, in the order of `served`."""
     arrival_s = log.step_end_s[chunks.step].tolist()
     counts = tuple(range(1, 1 + max((one.job.output for one in served), default=0)))
+    drafts = _drafts_told(settings, chunks)
     records, start = [], 0
-    for one, end in zip(served, chunks.end, strict=True):
+    for one, end, (drafted, proposed, accepted) in zip(served, chunks.end, drafts, strict=True):
         job = one.job
         plain = end - start == job.output
+        generation_s = arrival_s[end - 1] - arrival_s[start]
         records.append(
             Record(
                 request=job.request,
@@ -60,16 +69,31 @@ def records_of(settings: Settings, served: Sequence[Served], chunks: Chunks, log
                 tokens_out=job.output,
                 tokens_asked=job.output,
                 cached_tokens=one.cached_tokens if settings.tells_cached else None,
+                server_queue_s=one.first_scheduled_s - job.due_s,
+                server_ttft_s=arrival_s[start] - one.first_scheduled_s,
+                server_generation_s=generation_s,
+                server_itl_mean_s=generation_s / (job.output - 1) if job.output > 1 else None,
+                drafts=drafted,
+                draft_tokens=proposed,
+                accepted_tokens=accepted,
             )
         )
         start = end
     return records
 
 
-def samples_of(
-    settings: Settings, served: Sequence[Served], chunks: Chunks, log: Log, plan: Plan
-) -> list[Sample]:
-    """Samples at 0, 1, 2, … seconds and at the end of the play."""
+def _drafts_told(settings: Settings, chunks: Chunks) -> Sequence[tuple[int | None, int | None, int | None]]:
+    """Drafts, their tokens, and those accepted, of each request; without speculation nothing is told."""
+    if settings.drafting is None or not chunks.end:
+        return [(None, None, None)] * len(chunks.end)
+    starts = [0, *chunks.end[:-1]]
+    drafts = np.add.reduceat(chunks.drafted.astype(np.int64), starts)
+    columns = (drafts, drafts * settings.drafting.depth, np.add.reduceat(chunks.accepted, starts))
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def samples_of(settings: Settings, served: Sequence[Served], chunks: Chunks, log: Log) -> list[Sample]:
+    """Samples at 0, 1, 2, … seconds and at the end of the play; histograms in the first and the last."""
     ends = log.step_end_s
     if not len(ends):
         return [_idle(settings)]
@@ -81,13 +105,20 @@ def samples_of(
         columns |= _work(settings, chunks, log, counted)
     positions: Sequence[tuple[float, ...] | None] = [None] * len(at)
     if settings.drafting is not None:
-        columns |= _drafts(settings.drafting.depth, served, chunks, plan, counted)
-        positions = _positions(settings.drafting.depth, served, chunks, plan, counted)
+        columns |= _drafts(settings.drafting.depth, chunks, counted)
+        positions = _positions(settings.drafting.depth, chunks, counted)
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [
+    samples = [
         Sample(at_s=moment, accepted_per_position_total=accepted, **dict(zip(columns, row, strict=True)))
         for moment, accepted, row in zip(at.tolist(), positions, rows, strict=True)
     ]
+    timed = Timed(
+        due_s=np.array([one.job.due_s for one in served]),
+        tokens=np.array([one.job.output for one in served]),
+        chunk_s=ends[chunks.step],
+        ends=chunks.end,
+    )
+    return with_histograms(samples, timed)
 
 
 def _gauges(
@@ -124,6 +155,7 @@ def _totals(
         "step_tokens_total": counted.at(prefilled[:, 0], prefilled[:, 2]) + generated,
         "prefix_queries_total": counted.at(looked_up[:, 0], looked_up[:, 1]),
         "prefix_hits_total": counted.at(looked_up[:, 0], looked_up[:, 2]),
+        "finished_total": counted.at(finished, None),
         "queue_time_s_total": counted.at(finished, queued_s),
         "inference_time_s_total": counted.at(finished, log.step_end_s[finished] - scheduled_s),
     }
@@ -181,23 +213,17 @@ def _accepted(served: Sequence[Served], plan: Plan) -> tuple[NDArray[np.int64], 
     return np.concatenate(accepted), np.concatenate(drafted)
 
 
-def _drafts(
-    depth: int, served: Sequence[Served], chunks: Chunks, plan: Plan, counted: _Counted
-) -> dict[str, NDArray[np.float64]]:
-    accepted, drafted = _accepted(served, plan)
-    drafts = counted.at(chunks.step, drafted.astype(np.int64))
+def _drafts(depth: int, chunks: Chunks, counted: _Counted) -> dict[str, NDArray[np.float64]]:
+    drafts = counted.at(chunks.step, chunks.drafted.astype(np.int64))
     return {
         "drafts_total": drafts,
         "draft_tokens_total": drafts * depth,
-        "accepted_tokens_total": counted.at(chunks.step, accepted),
+        "accepted_tokens_total": counted.at(chunks.step, chunks.accepted),
     }
 
 
-def _positions(
-    depth: int, served: Sequence[Served], chunks: Chunks, plan: Plan, counted: _Counted
-) -> Sequence[tuple[float, ...] | None]:
-    accepted, _ = _accepted(served, plan)
-    columns = [counted.at(chunks.step, (accepted > place).astype(np.int64)) for place in range(depth)]
+def _positions(depth: int, chunks: Chunks, counted: _Counted) -> Sequence[tuple[float, ...] | None]:
+    columns = [counted.at(chunks.step, (chunks.accepted > place).astype(np.int64)) for place in range(depth)]
     if not columns:
         return [()] * len(counted.steps)
     return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -224,6 +250,7 @@ def _idle(settings: Settings) -> Sample:
         draft_tokens_total=off,
         accepted_tokens_total=off,
         accepted_per_position_total=None if depth is None else (0.0,) * depth,
+        finished_total=0.0,
         queue_time_s_total=0.0,
         inference_time_s_total=0.0,
         flops_total=work,

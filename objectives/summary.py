@@ -23,6 +23,7 @@ from objectives.statistics import (
     requests_needed,
     share_estimate,
 )
+from objectives.steady import steady_window, unsettled
 
 
 def summarise(
@@ -37,11 +38,10 @@ def summarise(
 ) -> Measurement:
     """Measure one replay.
 
-    Rates are per second of the span from the first due time to the last token of any request (or the last
-    due time, where that is later), so the time to work off a backlog counts. A failed request is a miss
-    of the SLO and infinitely late in every latency. Metrics that would be infinite are left out, and a
-    warning says so. Where no request was answered, no goodput and no attainment are given either: nothing
-    was measured, and 0 would pass for a measurement.
+    Rates are over the window of `objectives.steady`. A failed request is a miss of the SLO and infinitely
+    late in every latency. Metrics that would be infinite are left out, and a warning says so. Where no
+    request was answered, no goodput and no attainment are given either: nothing was measured, and 0 would
+    pass for a measurement.
 
     Args:
         records: one a request, in any order; failed ones included.
@@ -61,7 +61,7 @@ def summarise(
     counted = speculation(samples, ordered)
     timed = _timed(ordered, seed)
     metrics = {
-        **_rates(ordered, slo, span, seed),
+        **_rates(ordered, slo, seed),
         **{name: estimate for name, estimate in timed.items() if np.isfinite(estimate.value)},
         **_of_engine(ordered, samples, counted, span, max_num_seqs, speculates),
     }
@@ -91,27 +91,28 @@ def _span(ordered: Sequence[Record]) -> _Span:
     return _Span(start_s=ordered[0].due_s, end_s=max(last_token, ordered[-1].due_s))
 
 
-def _rates(ordered: Sequence[Record], slo: Slo, span: _Span, seed: int) -> dict[str, Estimate]:
-    """Shares of requests, and rates over the span; goodput is a share times the work of the whole span."""
+def _rates(ordered: Sequence[Record], slo: Slo, seed: int) -> dict[str, Estimate]:
+    """Shares of requests, and rates: each is a share of all requests, or of their tokens, times one rate."""
     n = len(ordered)
     good = np.array([slo.met_by(record) for record in ordered])
     ok = np.array([record.ok for record in ordered])
     metrics = {"failed_share": share_estimate(~ok, seed=seed)}
-    between = ordered[-1].due_s - span.start_s
+    between = ordered[-1].due_s - ordered[0].due_s
     if between > 0:
         metrics["offered_rps"] = Estimate(value=(n - 1) / between)
     if not ok.any():
         return metrics
 
+    rate = steady_window(ordered).rate(n)
     attainment = share_estimate(good, seed=seed)
     metrics["slo_attainment"] = attainment
     tokens = np.array([_tokens(record) for record in ordered], dtype=np.float64)
-    metrics["throughput_rps"] = Estimate(value=int(ok.sum()) / span.length_s)
-    metrics["throughput_tokens_per_s"] = Estimate(value=float(tokens[ok].sum()) / span.length_s)
-    metrics["goodput_rps"] = _times(attainment, n / span.length_s)
-    if tokens.sum() > 0:
-        share = share_estimate(good, tokens, seed=seed)
-        metrics["goodput_tokens_per_s"] = _times(share, float(tokens.sum()) / span.length_s)
+    token_rate = rate * float(tokens.mean())
+    metrics["throughput_rps"] = Estimate(value=rate * float(ok.mean()))
+    metrics["throughput_tokens_per_s"] = Estimate(value=rate * float(tokens[ok].sum()) / n)
+    metrics["goodput_rps"] = attainment.times(rate)
+    if token_rate > 0:
+        metrics["goodput_tokens_per_s"] = share_estimate(good, tokens, seed=seed).times(token_rate)
     return metrics
 
 
@@ -217,14 +218,6 @@ def _bytes_moved(sample: Sample) -> float | None:
     return None if read is None or written is None else read + written
 
 
-def _times(estimate: Estimate, factor: float) -> Estimate:
-    return Estimate(
-        value=estimate.value * factor,
-        low=None if estimate.low is None else estimate.low * factor,
-        high=None if estimate.high is None else estimate.high * factor,
-    )
-
-
 def _warnings(
     ordered: Sequence[Record], samples: Sequence[Sample], timed: Mapping[str, Estimate]
 ) -> Iterator[str]:
@@ -251,5 +244,7 @@ def _warnings(
     short = sum(record.ok and record.tokens_out < record.tokens_asked for record in ordered)
     if short:
         yield f"{short} of {n} requests were answered with fewer tokens than asked for"
+    if (why := unsettled(ordered)) is not None:
+        yield why
     if restarted(samples):
         yield "the engine's counters went down during the replay: it restarted, and what they say is left out"

@@ -12,12 +12,12 @@ from tests.objectives.replays import answered, failed, steady
 SLO = Slo(ttft_s=0.5, tpot_s=0.05, attainment=0.9)
 
 
-def test_rates_count_from_the_first_due_time_to_the_last_token() -> None:
-    # Due at 2 and 4; the last token of the second comes at 4 + 0.1 + 4·0.02 = 4.18: 2.18 s in all.
+def test_rates_count_from_the_first_due_time_to_the_last_first_token() -> None:
+    # Due at 2 and 4, one gap; the first token of the second comes at 4.1: 2.1 s. Its last comes at 4.18.
     measured = summarise([answered(1, due_s=4), answered(0, due_s=2)], [], slo=SLO, max_num_seqs=None)
     assert measured.duration_s == pytest.approx(2.18)
-    assert measured.value("goodput_rps") == pytest.approx(2 / 2.18)
-    assert measured.value("throughput_tokens_per_s") == pytest.approx(10 / 2.18)
+    assert measured.value("goodput_rps") == pytest.approx(1 / 2.1)
+    assert measured.value("throughput_tokens_per_s") == pytest.approx(5 / 2.1)
     assert measured.value("offered_rps") == pytest.approx(0.5)
 
 
@@ -27,13 +27,14 @@ def test_goodput_counts_only_what_met_the_slo() -> None:
         answered(1, due_s=1, ttft_s=0.6, tokens=7),  # late to start
         answered(2, due_s=2, gap_s=0.06, tokens=9),  # slow to go on
         failed(3, due_s=3),
-        answered(4, due_s=9, ttft_s=0.5, tokens=11, gap_s=0.05),  # ends at 9 + 0.5 + 10·0.05 = 10
+        answered(4, due_s=9, ttft_s=0.5, tokens=11, gap_s=0.05),  # starts at 9.5
     ]
+    rate = 4 / 9.5  # four gaps between five requests
     measured = summarise(records, [], slo=SLO, max_num_seqs=None)
-    assert measured.value("goodput_rps") == pytest.approx(2 / 10)
-    assert measured.value("goodput_tokens_per_s") == pytest.approx((5 + 11) / 10)
-    assert measured.value("throughput_rps") == pytest.approx(4 / 10)
-    assert measured.value("throughput_tokens_per_s") == pytest.approx((5 + 7 + 9 + 11) / 10)
+    assert measured.value("goodput_rps") == pytest.approx(2 / 5 * rate)
+    assert measured.value("goodput_tokens_per_s") == pytest.approx((5 + 11) / 5 * rate)
+    assert measured.value("throughput_rps") == pytest.approx(4 / 5 * rate)
+    assert measured.value("throughput_tokens_per_s") == pytest.approx((5 + 7 + 9 + 11) / 5 * rate)
     assert measured.value("slo_attainment") == pytest.approx(0.4)
     assert measured.value("failed_share") == pytest.approx(0.2)
 

@@ -13,10 +13,7 @@ from objectives.measurement import LoadPoint, Measurement, Mode
 from objectives.metrics import METRICS
 from tuner.titles import interval, number
 
-CAPACITY = ("capacity_rps", "capacity_tokens_per_s", "capacity_speed")
-"""Metrics that say the capacity, each in its own unit."""
-
-Side = Literal["", "at least", "below"]
+Side = Literal["", "at least", "at most", "below"]
 
 _SAME_SPEED = 1 + 1e-9
 """Speeds are powers of one ratio, so equal ones differ by rounding alone."""
@@ -88,9 +85,18 @@ def estimate_text(measurement: Measurement | None, metric: str) -> str:
 
 
 def side_of(measurement: Measurement | None, metric: str) -> Side:
-    """What stands before a metric's number."""
-    found = bracket(measurement) if metric in CAPACITY else None
-    return "" if found is None else found.side
+    """What stands before a metric's number; a capacity that is at least so high costs at most so much."""
+    found = bracket(measurement)
+    if found is None:
+        return ""
+    if metric == "cost_per_million_tokens":
+        return "at most" if found.side == "at least" else ""
+    return found.side if is_capacity(metric) else ""
+
+
+def is_capacity(metric: str) -> bool:
+    """Whether a metric says the capacity, in whatever unit."""
+    return metric.startswith("capacity_")
 
 
 def below_text(measurement: Measurement | None, metric: str) -> str:

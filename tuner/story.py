@@ -3,13 +3,14 @@ what failed and why, what to do next. MLflow shows it under the study's name."""
 
 from collections.abc import Iterable, Sequence
 
+from cluster.traffic.workload import Sessions
 from objectives.metrics import METRICS
 from search_spaces.measure import Capacity
 from search_spaces.parameters import every
 from tuner.bracket import estimate_text, replays
 from tuner.front import FrontView
-from tuner.loads import closed_text, measure_of, offered_rps, speed
-from tuner.records import State, StoredTrial
+from tuner.loads import closed_text, measure_of, offered_rps, sessions, speed
+from tuner.records import State, StoredTrial, StudyFile
 from tuner.titles import config_title, number, space_of
 
 ROWS = 8
@@ -97,8 +98,13 @@ def _traffic(view: FrontView) -> str:
         *_figure("recorded at {:.3g} requests/s", figures.get("rate")),
         *_figure("played at speed {:g}", speed(study)),
         *_figure("so {:.3g} requests/s offered", offered_rps(study)),
+        *(["turns leaving after the answer before them (sessions causal)"] if _causal(study) else []),
     ]
     return f"**Traffic:** {', '.join(parts)}."
+
+
+def _causal(study: StudyFile) -> bool:
+    return speed(study) is not None and sessions(study) is Sessions.CAUSAL
 
 
 def _load(view: FrontView) -> list[str]:

@@ -14,7 +14,7 @@ from cluster.order import Failed, Measured
 from objectives.measurement import Estimate, Measurement, Mode
 from objectives.metrics import METRICS, published
 from search_spaces.values import Scalar
-from tuner.bracket import CAPACITY, below_text, bracket, capacity_text, replays, resolution_text, side_of
+from tuner.bracket import below_text, bracket, capacity_text, is_capacity, replays, resolution_text, side_of
 from tuner.front import FrontView
 from tuner.loads import load_text, measured_text, mode
 from tuner.records import StoredTrial
@@ -147,7 +147,7 @@ def _value(value: Scalar) -> str:
 def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     """The front as a table, the control beside it, then what failed and who can't be told apart."""
     metrics = [METRICS[item.metric].shown for item in seen.goal.objectives]
-    if any(bracket(trial.measurement) for trial in seen.trials) and not set(metrics) & set(CAPACITY):
+    if any(bracket(trial.measurement) for trial in seen.trials) and not any(map(is_capacity, metrics)):
         metrics.append("capacity_rps")
     columns = [*metrics, *(name for name in _BESIDE if name not in metrics)]
     table = Table()

@@ -79,3 +79,11 @@ def test_the_bracket_is_the_step_at_which_a_falling_curve_fails(last: int, steps
     assert (found.failed is None) == (len(held) == steps)
     if found.resolution is not None:
         assert found.resolution == pytest.approx(ratio - 1)
+
+
+def test_a_capacity_with_one_end_bounds_what_is_made_of_it() -> None:
+    found = loads.measured(loads.ABOVE).measurement
+    made = {"capacity_rps_per_gpu": Estimate(value=48.0), "cost_per_million_tokens": Estimate(value=0.5)}
+    measured = dataclasses.replace(found, metrics={**found.metrics, **made})
+    assert estimate_text(measured, "capacity_rps_per_gpu") == "at least 48"
+    assert estimate_text(measured, "cost_per_million_tokens") == "at most 0.5"

@@ -48,3 +48,10 @@ def test_what_is_measured_is_told_with_its_load() -> None:
     assert measured_text(loads.study(Fixed())) == "fixed load: speed 1.5, 6 requests/s offered"
     assert measured_text(loads.closed_study()) == f"closed loop, 8 in flight: {NO_USERS}"
     assert measured_text(dataclasses.replace(stories.study_file(), options={})) == "fixed load"
+
+
+def test_with_causal_sessions_no_rate_is_promised() -> None:
+    study = loads.study()
+    causal = dataclasses.replace(study, options={**study.options, "sessions": "causal"})
+    assert offered_rps(causal) is None
+    assert load_text(causal) == "speed 1.5, sessions causal"

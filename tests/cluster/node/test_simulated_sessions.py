@@ -9,6 +9,7 @@ import pytest
 from cluster.node.run import run_trial
 from cluster.node.simulated import SimulatedEngine
 from cluster.order import CapacityLoad, ClosedLoop, Limits, Load, Measured, Order
+from cluster.traffic.formats.importing import import_trace
 from cluster.traffic.make import Recipe, make_trace
 from cluster.traffic.sessions import Sessions, turns
 from cluster.traffic.trace import Request, Trace, assemble
@@ -16,6 +17,7 @@ from cluster.traffic.workload import Workload
 from objectives.allowance import CUT, Allowance, misses_known
 from objectives.measurement import Record
 from objectives.slo import Slo
+from tests.cluster.traffic.encoding import public
 
 SLO = Slo(ttft_s=0.5, attainment=0.9)
 
@@ -98,6 +100,22 @@ def test_a_capacity_with_cuts_is_that_of_whole_replays_and_its_rate_is_what_was_
     a_speed = [point.offered_rps / point.speed for point in curve if point.held and point.offered_rps]
     assert len(a_speed) > 1
     assert all(slower > faster for slower, faster in pairwise(a_speed))
+
+
+@pytest.mark.parametrize("speed", [1.0, 1000.0])
+def test_burstgpts_conversations_are_replayed_turn_after_turn(speed: float, tmp_path: Path) -> None:
+    trace, _ = import_trace(public("burstgpt_excerpt.csv"), keep_text=True)
+    records = play(order(trace, speed=speed), tmp_path)
+    own = [
+        record
+        for record, request in zip(records, trace.requests, strict=True)
+        if request.session_id == "8219e6e1-b261-4978-bf78-0e8703a5fcc1"
+    ]
+    assert all(record.ok for record in own)
+    ends = [record.finished_s or 0.0 for record in own]
+    # Asked at 537, 574 and 640 s, answered in 3, 2 and 3 s when that was recorded.
+    thought = [later.due_s - end_s for later, end_s in zip(own[1:], ends[:-1], strict=True)]
+    assert thought == pytest.approx([34.0, 64.0])
 
 
 def test_a_replay_says_how_many_think_times_are_estimated(tmp_path: Path) -> None:

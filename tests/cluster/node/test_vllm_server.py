@@ -19,6 +19,7 @@ from cluster.node.processes import process
 from cluster.node.vllm_server import VllmEndpoint, VllmEngine
 from cluster.order import Cause, Limits, Order
 from cluster.traffic.request import Request
+from cluster.traffic.sessions import Sessions
 from cluster.traffic.trace import Trace
 from cluster.traffic.workload import Workload
 from objectives.slo import Slo
@@ -184,6 +185,23 @@ def test_a_replay_has_a_record_a_request_and_samples_at_both_edges(order: MakeOr
     assert [record.tokens_out for record in replay.records] == [4, 4, 4, 4]
     assert replay.samples[0].at_s < 0 < replay.samples[-1].at_s
     assert replay.samples[0].running == 0
+
+
+def test_turns_of_a_session_wait_for_each_other_where_that_is_asked_for(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    asked = order()
+    requests = tuple(replace(request, session_id="s") for request in asked.workload.trace.requests)
+    workload = replace(
+        asked.workload, trace=replace(asked.workload.trace, requests=requests), sessions=Sessions.CAUSAL
+    )
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        replay = endpoint.play(workload, asked.limits)
+        faster = endpoint.play(replace(workload, speed=4.0), asked.limits)
+    for records in (replay.records, faster.records):
+        # Recorded 10 ms apart, less than any answer is taken to have lasted: nobody thought.
+        assert [record.due_s for record in records] == [0.0, *(r.finished_s for r in records[:-1])]
+    assert any("Think times of 3 of 3 turns are estimated" in said for said in replay.warnings)
 
 
 def test_an_engine_that_dies_under_load_fails_with_its_last_error(order: MakeOrder, tmp_path: Path) -> None:

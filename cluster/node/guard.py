@@ -31,6 +31,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from cluster.node.processes import Process, descendants, process, session_members
@@ -131,6 +132,13 @@ def guard(command: Sequence[str], log: Path, record: Path, grace_s: float, direc
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
+def die_with_parent(pid: int) -> None:
+    """Have the kernel kill this process when its parent ends, which has this pid."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != pid:  # it died before the line above
+        os._exit(1)
+
+
 def _prctl(option: int, value: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
@@ -146,13 +154,6 @@ def _signals_as_bytes() -> int:
 
 
 def _start(command: Sequence[str], log: Path, directory: Path, scratch: str) -> subprocess.Popen[bytes]:
-    guard_pid = os.getpid()
-
-    def die_with_the_guard() -> None:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard_pid:  # it died before the line above
-            os._exit(1)
-
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -162,7 +163,7 @@ def _start(command: Sequence[str], log: Path, directory: Path, scratch: str) -> 
             cwd=directory,
             env={**os.environ, "TMPDIR": scratch},
             process_group=0,
-            preexec_fn=die_with_the_guard,
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
 
 

@@ -52,8 +52,18 @@ class ReplayResult:
     """One line on why it was stopped."""
     cut_s: float | None = None
     """When it was cut; None if it was not."""
-    warnings: tuple[str, ...] = ()
-    """What a reader of the records must know, one sentence each."""
+    inferred: int = 0
+    """Answers whose arrivals between the first and the last are left out, their tokens being unknown."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the records must know, one sentence each."""
+        if not self.inferred:
+            return ()
+        return (
+            f"{self.inferred} of {len(self.records)} answers carried usage only at their end, and their "
+            "chunks are not single tokens: only their first and last arrivals are known.",
+        )
 
 
 async def replay(
@@ -85,14 +95,19 @@ async def replay(
     Raises:
         ValueError: where a prompt waits for one that is not there.
     """
-    there = {prompt.request for prompt in prompts}
-    if lost := [prompt for prompt in prompts if prompt.after is not None and prompt.after not in there]:
-        raise ValueError(f"prompt {lost[0].request} waits for {lost[0].after}, which is not to be played")
+    check_turns(prompts)
     calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
     misses = None if allowance is None else Misses(calls, allowance)
     async with connected(base_url, connections=len(calls), request_timeout_s=request_timeout_s) as client:
         watch = Watch(client, stuck_s=stuck_s, alive=alive, misses=misses)
         return await played(leave_when_due(calls, client), calls, client, watch)
+
+
+def check_turns(prompts: Sequence[Prompt]) -> None:
+    """Raises ValueError where a prompt waits for one that is not there."""
+    there = {prompt.request for prompt in prompts}
+    if lost := [prompt for prompt in prompts if prompt.after is not None and prompt.after not in there]:
+        raise ValueError(f"prompt {lost[0].request} waits for {lost[0].after}, which is not to be played")
 
 
 async def closed_loop(
@@ -194,7 +209,7 @@ async def played(
         client.zero_s = await zero()
         cpu_s = time.thread_time()
         started_s = client.now()
-        async with _running(play) as playing, _running(watch.run()) as watching:
+        async with running(play) as playing, running(watch.run()) as watching:
             await asyncio.wait({playing, watching}, return_when=asyncio.FIRST_COMPLETED)
             share = (time.thread_time() - cpu_s) / (client.now() - started_s)
             # The watch comes first: connections of a dead engine may all have ended in the same moment.
@@ -209,7 +224,6 @@ async def played(
         if call.due_s == math.inf:
             call.due_s = ended_s
     records = tuple(call.record(_unfinished(stop)) for call in calls)
-    lateness_s = [record.lateness_s for record in records if record.sent_s is not None]
     return ReplayResult(
         records=records,
         zero_s=client.zero_s,
@@ -219,13 +233,19 @@ async def played(
             cpu_share=share,
             faults=[call.client_fault for call in calls if call.client_fault is not None],
         ),
-        lateness_p99_s=quantile(np.array(lateness_s), 0.99) if lateness_s else math.nan,
+        lateness_p99_s=lateness_p99_s(records),
         client_cpu_share=share,
         stopped=None if stop is None else stop.kind,
         reason=None if stop is None else stop.reason,
         cut_s=stop.at_s if stop is not None and stop.kind is Stopped.CUT else None,
-        warnings=_warnings(calls),
+        inferred=sum(call.inferred for call in calls),
     )
+
+
+def lateness_p99_s(records: Sequence[Record]) -> float:
+    """Of the sends; NaN where none left."""
+    late_s = [record.lateness_s for record in records if record.sent_s is not None]
+    return quantile(np.array(late_s), 0.99) if late_s else math.nan
 
 
 def _unfinished(stop: Stop | None) -> str:
@@ -235,18 +255,8 @@ def _unfinished(stop: Stop | None) -> str:
     return CUT if stop.kind is Stopped.CUT else f"the replay was stopped: {stop.reason}"
 
 
-def _warnings(calls: Sequence[Call]) -> tuple[str, ...]:
-    inferred = sum(call.inferred for call in calls)
-    if not inferred:
-        return ()
-    return (
-        f"{inferred} of {len(calls)} answers carried usage only at their end, and their chunks are not "
-        "single tokens: only their first and last arrivals are known.",
-    )
-
-
 @asynccontextmanager
-async def _running(work: Coroutine[object, object, Result]) -> AsyncIterator[asyncio.Task[Result]]:
+async def running(work: Coroutine[object, object, Result]) -> AsyncIterator[asyncio.Task[Result]]:
     """A task that does not outlive the block."""
     task = asyncio.create_task(work)
     try:

@@ -24,10 +24,11 @@ from cluster.node.failure import Phase, diagnose, last_line, port_was_taken
 from cluster.node.guarded import GuardedProcess
 from cluster.node.hardware import gpu_memory_used_mib, hardware_name, memory_kills
 from cluster.node.processes import listening_inodes, listens_alone
-from cluster.node.replay import ReplayResult, closed_loop, replay, run_loop
+from cluster.node.replay import ReplayResult, closed_loop, run_loop
 from cluster.node.scrape import Scraper
 from cluster.node.secrecy import hide, secret_values, without_secrets
 from cluster.node.server_api import ServerApi, Unreachable, free_port
+from cluster.node.shards import ClientLost, processes_for, ready
 from cluster.node.watch import Stopped
 from cluster.order import Cause, Limits, Order, Ran
 from cluster.traffic.sessions import remarks
@@ -160,17 +161,22 @@ class VllmEndpoint:
     def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
         """Replay open loop, counters read at the edges and once a second between."""
         prompts = self._prompts(workload)
-        played = replay(
-            prompts,
-            base_url=self.base_url,
-            model=self._served_name,
-            stuck_s=limits.stuck_s,
-            alive=self._why_dead,
-            temperature=workload.temperature,
-            seed=workload.seed,
-            allowance=allowance,
-        )
-        seen = self._seen_through(played)
+        processes = processes_for(prompts, cores=len(os.sched_getaffinity(0)))
+        try:
+            with ready(
+                prompts,
+                processes=processes,
+                base_url=self.base_url,
+                model=self._served_name,
+                stuck_s=limits.stuck_s,
+                alive=self._why_dead,
+                temperature=workload.temperature,
+                seed=workload.seed,
+                allowance=allowance,
+            ) as playing:
+                seen = self._seen_through(playing())
+        except ClientLost as lost:
+            raise EngineFailure(Cause.CLIENT_LATE, str(lost)) from None
         said = remarks(workload.trace, workload.sessions, seen.records)
         return replace(seen, warnings=(*seen.warnings, *said))
 

@@ -25,8 +25,9 @@ OVERHEAD_S = 0.010
 OVERHEAD_SHARE = 0.05
 """The way between client and engine may add the larger of 10 ms and 5 % to a request.
 
-On an idle machine it adds 3 to 9 ms (HTTP, parsing, waiting for a core: docs/replay.md); 5 % is less than
-two runs of one config differ by. Beyond that, what is printed says as much of the way as of the engine.
+On two cores that the engine fills it adds 3 to 9 ms (HTTP, parsing, waiting for a core: docs/replay.md); 5 %
+is less than two runs of one config differ by. Beyond that, what is printed says as much of the way as of the
+engine.
 """
 
 CLOCK_S = 0.001

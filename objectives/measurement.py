@@ -44,7 +44,7 @@ class Record:
     server_queue_s: float | None = None
     """The engine's own word, like all `server_` times: from its queue to its first step."""
     server_ttft_s: float | None = None
-    """From that first step to the first token: without the queue, and without the way to and from the client."""
+    """From that first step to the first token: without the queue, and without the client's way there."""
     server_generation_s: float | None = None
     """First token to last."""
     server_itl_mean_s: float | None = None
@@ -139,7 +139,7 @@ class Sample:
     finished_total: float | None = None
     """Requests that ended in the engine, those left out that were aborted."""
     ttft_histogram: Histogram | None = None
-    """Seconds from the request's arrival at the API server. Histograms are in the first and last sample only."""
+    """Seconds from arrival at the API server. The first and the last sample have histograms, no other."""
     itl_histogram: Histogram | None = None
     """Seconds between outputs of a request: one observation a step, however many tokens it gave."""
     tpot_histogram: Histogram | None = None

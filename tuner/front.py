@@ -16,7 +16,7 @@ from objectives.metrics import METRICS, published
 from search_spaces.values import Json
 from tuner.bracket import bracket, capacity_text, replays
 from tuner.curve import SERIES, Rated, curve
-from tuner.loads import concurrency, measure_of, mode, offered_rps, speed
+from tuner.loads import concurrency, measure_of, mode, offered_rps, sessions, speed
 from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
 
 
@@ -118,6 +118,7 @@ def front_json(seen: FrontView) -> dict[str, Json]:
         "measure": measure_of(seen.study).model_dump(),
         "speed": speed(seen.study),
         "offered_rps": offered_rps(seen.study),
+        "sessions": str(sessions(seen.study)),
         "concurrency": concurrency(seen.study),
         "objectives": [
             {"name": objective.name, "direction": objective.direction, "unit": _unit(objective.metric)}

@@ -96,8 +96,8 @@ def test_the_json_has_the_capacity_with_its_bracket_and_the_whole_curve() -> Non
 def test_the_json_of_a_closed_loop_has_its_concurrency_and_no_rate() -> None:
     trial = stories.stored(loads.in_closed_loop(), 1)
     shown = front_json(view(loads.closed_study(), [trial]))
-    names = ("mode", "concurrency", "speed", "offered_rps")
-    assert tuple(shown[name] for name in names) == ("closed loop", 8, None, None)
+    names = ("mode", "sessions", "concurrency", "speed", "offered_rps")
+    assert tuple(shown[name] for name in names) == ("closed loop", "recorded", 8, None, None)
 
 
 def test_the_slo_holds_at_exactly_its_share_and_where_nothing_was_measured_nobody_knows() -> None:

@@ -54,6 +54,8 @@ class Replay:
     samples: tuple[Sample, ...]
     invalid: str | None = None
     """Why the client's own lateness or lack of CPU makes this replay void; None if it does not."""
+    disturbed: str | None = None
+    """What the engine did beside its load, compile say, that makes this replay doubtful; None: nothing."""
     warnings: tuple[str, ...] = ()
     """What a reader of these records and samples must know, one sentence each."""
     cut_s: float | None = None

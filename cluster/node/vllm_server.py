@@ -8,7 +8,7 @@ docs/engine.md says why each step is there. It imports no vllm: the server is an
 import os
 import time
 import uuid
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from cluster.node.scrape import Scraper
 from cluster.node.secrecy import hide, secret_values, without_secrets
 from cluster.node.server_api import ServerApi, Unreachable, free_port
 from cluster.node.shards import ClientLost, processes_for, ready
+from cluster.node.warm_up import ROUNDS, compiled, until_steady
 from cluster.node.watch import Stopped
 from cluster.order import Cause, Limits, Order, Ran
 from cluster.traffic.sessions import remarks
@@ -52,8 +53,10 @@ _DESCRIBE_S = 120.0
 
 _WARM_UP_OUTPUT = 16
 _WARM_UP_AT_MOST = 64
-"""Requests in flight at warm-up: enough to reach every kernel once. Larger batches were captured at start."""
+"""Requests of a warm-up round: enough to reach every kernel once. Larger batches were captured at start."""
 _WARM_UP_AT_MOST_CPU = 8
+_FILL_TOKENS = 4
+"""Prompt and output of the requests that fill every slot once: it is the batch's width that they are for."""
 
 
 class VllmEngine:
@@ -86,6 +89,7 @@ class VllmEndpoint:
         self._effective: Mapping[str, Json] = {}
         self._joules = energy_counter(order.gpus)
         self._made: tuple[Workload, tuple[Prompt, ...]] | None = None
+        self._unsettled: tuple[str, ...] = ()
         self.version: str | None = installed_version()
         self.hardware: str | None = hardware_name()
         self.command: tuple[str, ...] = ()
@@ -113,21 +117,35 @@ class VllmEndpoint:
             raise EngineFailure(Cause.SETTINGS_DIFFER, "; ".join(faults))
 
     def warm_up(self, workload: Workload) -> None:
-        """Fill the batch once with prompts of the trace's lengths that are not of the trace."""
+        """Fill every batch slot once, then play rounds of the trace's prompt lengths until they take as long.
+
+        No prompt is of the trace or comes twice.
+        """
         slots = _whole(self._effective.get("max_num_seqs")) or _WARM_UP_AT_MOST
         at_most = _WARM_UP_AT_MOST if self._order.gpus else _WARM_UP_AT_MOST_CPU
         count = max(1, min(slots, at_most))
+        fill = slots if slots > count else 0
+        lengths = _warm_up_lengths(workload, _whole(self._effective.get("max_model_len")))
+        a_round = [lengths[number % len(lengths)] for number in range(count)]
         prompts = warm_up_prompts(
             workload,
             load_encode(workload.tokenizer),
-            count=count,
-            lengths=_warm_up_lengths(workload, _whole(self._effective.get("max_model_len"))),
+            count=fill + count * ROUNDS,
+            lengths=[min(_FILL_TOKENS, lengths[0])] * fill + a_round * ROUNDS,
             max_tokens=_WARM_UP_OUTPUT,
         )
+        if fill:
+            self._warm_up_round([replace(prompt, max_tokens=_FILL_TOKENS) for prompt in prompts[:fill]])
+        rounds = [prompts[at : at + count] for at in range(fill, len(prompts), count)]
+        said = until_steady(lambda number: self._warm_up_round(rounds[number]))
+        self._unsettled = () if said is None else (said,)
+
+    def _warm_up_round(self, prompts: Sequence[Prompt]) -> float:
+        """Play these all at once. Seconds from the first sending to the last answer's end."""
         result = run_loop(
             closed_loop(
                 prompts,
-                count,
+                len(prompts),
                 base_url=self.base_url,
                 model=self._served_name,
                 stuck_s=self._order.limits.stuck_s,
@@ -138,6 +156,8 @@ class VllmEndpoint:
         failed = [record.error for record in result.records if record.error is not None]
         if len(failed) == len(result.records):
             raise EngineFailure(Cause.DIED_UNDER_LOAD, f"no warm-up request succeeded: {failed[0]}")
+        sent_s = min(record.sent_s for record in result.records if record.sent_s is not None)
+        return max(record.finished_s for record in result.records if record.finished_s is not None) - sent_s
 
     def reset_caches(self) -> None:
         """Empty the prefix cache, and the pool it is offloaded to, and have the engine say so."""
@@ -207,6 +227,7 @@ class VllmEndpoint:
 
     def _seen_through(self, playing: Coroutine[object, object, ReplayResult]) -> Replay:
         """Play to the end. Raises EngineFailure where the engine died or got stuck on the way."""
+        said_before = self._log.stat().st_size
         before_j = self._joules()
         result, samples = run_loop(self._scraped(playing))
         after_j = self._joules()
@@ -217,7 +238,8 @@ class VllmEndpoint:
             records=result.records,
             samples=samples,
             invalid=result.invalid,
-            warnings=(*result.warnings, *caveats(self.version)),
+            warnings=(*result.warnings, *self._unsettled, *caveats(self.version)),
+            disturbed=compiled(self._said_since(said_before)),
             cut_s=result.cut_s,
             energy_j=None if before_j is None or after_j is None else after_j - before_j,
         )
@@ -243,6 +265,12 @@ class VllmEndpoint:
     def log_text(self) -> str:
         """The engine's log so far, secrets blanked."""
         return hide(excerpt(self._log, self._order.limits.log_bytes), self._secrets)
+
+    def _said_since(self, offset: int) -> str:
+        """The engine's log from this byte on, secrets blanked."""
+        with self._log.open("rb") as log:
+            log.seek(offset)
+            return hide(log.read(self._order.limits.log_bytes).decode(errors="replace"), self._secrets)
 
     def _why_dead(self) -> str | None:
         return None if self._process.alive else "the API server is gone"

@@ -26,6 +26,8 @@ max_num_seqs: what /server_info tells
 resets: answers to /reset_prefix_cache in turn; the last one repeats
 completions: "answer", "hang", "die" (SIGKILL to itself), "refuse" (HTTP 400) or "lose core"
     (HTTP 500, and unhealthy from then on)
+delays_s: how long the completions wait, in turn and from the beginning again
+mutter: a line to print at every completion
 """
 
 
@@ -67,6 +69,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def complete(self, asked: dict[str, object]) -> None:
         self.requests.append(asked)
+        if delays_s := SCRIPT.get("delays_s"):
+            time.sleep(delays_s[(len(self.requests) - 1) % len(delays_s)])
+        if line := SCRIPT.get("mutter"):
+            print(line, flush=True)
         match SCRIPT.get("completions", "answer"):
             case "die":
                 print(

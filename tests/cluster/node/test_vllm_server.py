@@ -163,13 +163,63 @@ def test_a_port_that_is_taken_meanwhile_is_changed_for_another(order: MakeOrder,
         assert mark.exists()
 
 
-def test_the_warm_up_fills_the_batch_with_the_traces_lengths(order: MakeOrder, tmp_path: Path) -> None:
+def lengths_and_tokens(asked: list[dict[str, object]]) -> list[tuple[int, object]]:
+    return sorted((len(list(one["prompt"])), one["max_tokens"]) for one in asked)  # type: ignore[call-overload]
+
+
+def test_a_warm_up_round_fills_the_batch_with_the_traces_lengths(order: MakeOrder, tmp_path: Path) -> None:
     asked = order(max_num_seqs=6)
     with VllmEngine().serve(asked, tmp_path) as endpoint:
         endpoint.warm_up(asked.workload)
-        lengths = [len(list(one["prompt"])) for one in requests_of(endpoint)]  # type: ignore[call-overload]
-    # Quartiles of 10, 20, 30, 40, rounded down to a length that occurs: 10, 20, 30, each in turn.
-    assert sorted(lengths) == [10, 10, 20, 20, 30, 30]
+        sent = requests_of(endpoint)
+    assert len(sent) in range(12, 31, 6)  # two rounds to compare, five at most
+    for at in range(0, len(sent), 6):
+        # Quartiles of 10, 20, 30, 40, rounded down to a length that occurs: 10, 20, 30, each in turn.
+        lengths = lengths_and_tokens(sent[at : at + 6])
+        assert lengths == [(10, 16), (10, 16), (20, 16), (20, 16), (30, 16), (30, 16)]
+    assert len({json.dumps(one["prompt"]) for one in sent}) == len(sent)
+
+
+def test_every_slot_has_a_request_even_where_there_are_more_than_a_round_has(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    asked = order(max_num_seqs=20)
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        endpoint.warm_up(asked.workload)
+        sent = requests_of(endpoint)
+    assert lengths_and_tokens(sent[:20]) == [(4, 4)] * 20
+    assert len(lengths_and_tokens(sent[20:])) in range(16, 41, 8)
+
+
+def test_a_slow_first_round_is_followed_by_more(order: MakeOrder, tmp_path: Path) -> None:
+    # 4 requests of 0.8 s, then no delay: the second round cannot be alike.
+    asked = order(max_num_seqs=4, delays_s=[0.8] * 4 + [0.0] * 996)
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        endpoint.warm_up(asked.workload)
+        assert len(requests_of(endpoint)) >= 12
+
+
+def test_an_engine_that_never_settles_is_said_to_in_every_replay(order: MakeOrder, tmp_path: Path) -> None:
+    asked = order(max_num_seqs=4, delays_s=[0.8] * 4 + [0.0] * 4)
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        endpoint.warm_up(asked.workload)
+        assert len(requests_of(endpoint)) == 20
+        for _ in range(2):
+            replay = endpoint.play(asked.workload, asked.limits)
+            assert any("had not settled after 5 rounds of warm-up" in said for said in replay.warnings)
+
+
+def test_a_compilation_in_mid_replay_is_told_and_an_earlier_one_is_not(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    line = "WARNING 11-30 09:00:00 [jit_monitor.py:137] Triton kernel JIT compilation during inference: _f."
+    asked = order(mutter=line)
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        told = endpoint.play(asked.workload, asked.limits).disturbed
+    assert told == "the engine compiled meanwhile: Triton kernel JIT compilation during inference: _f."
+    quiet = order(say=[line])
+    with VllmEngine().serve(quiet, tmp_path) as endpoint:
+        assert endpoint.play(quiet.workload, quiet.limits).disturbed is None
 
 
 def test_a_reset_is_asked_for_until_the_body_says_success(order: MakeOrder, tmp_path: Path) -> None:

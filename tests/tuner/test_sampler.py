@@ -23,7 +23,7 @@ from tuner.sampler import (
     Unscored,
     sampler_named,
 )
-from tuner.sampler.proposer import distribution
+from tuner.sampler.lessons import distribution
 from tuner.sampler.recipes import STARTUP_TRIALS
 
 GOAL = Goal.of(["goodput", "tpot_p95"])
@@ -243,7 +243,7 @@ def test_a_trial_on_disk_that_the_database_lacks_keeps_its_number() -> None:
 def test_an_unknown_sampler_is_named_with_the_nearest() -> None:
     with pytest.raises(SamplerError, match="unknown sampler 'nsga'; did you mean 'nsga2'"):
         sampler_named("nsga")
-    with pytest.raises(SamplerError, match="samplers are tpe, gp, nsga2, qmc, random"):
+    with pytest.raises(SamplerError, match="samplers are ehvi, tpe, gp, nsga2, qmc, random"):
         sampler_named("simulated annealing")
 
 

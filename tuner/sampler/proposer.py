@@ -12,23 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from objectives.goal import Goal
-from search_spaces.parameters import Categorical, Integer, Parameter, Real, active, every
+from search_spaces.parameters import Categorical, Parameter, every
 from search_spaces.points import every_point, raw_count
 from search_spaces.space import ENUMERABLE, Config, Space
 from search_spaces.values import Scalar
-from tuner.refusals import Picks, Refusals
+from tuner.refusals import Refusals
+from tuner.sampler.ehvi import EhviSampler
 from tuner.sampler.guidance import Guidance
-from tuner.sampler.recipes import POPULATION, Recipe, seed_of
+from tuner.sampler.lessons import distribution, params_of, picks
+from tuner.sampler.recipes import POPULATION, Recipe
+from tuner.sampler.streams import seed_of
 
 VARIATIONS = 64
 """Neighbours of the last draw that are tried when the sampler gives nothing new."""
@@ -49,34 +47,10 @@ class Known:
     """What is known of a study when a config is proposed."""
 
     trials: Sequence[FrozenTrial]
-    """With parameters, measured or under way, by number."""
+    """With parameters, whatever became of them, by number."""
     taken: frozenset[Config]
     """Not to be proposed again."""
     refusals: Refusals
-
-
-def distribution(parameter: Parameter) -> BaseDistribution:
-    """The parameter as Optuna has it; a step on a logarithmic scale, which it lacks, is left to `snap`."""
-    match parameter:
-        case Categorical():
-            return CategoricalDistribution(parameter.values)
-        case Integer(log=True):
-            return IntDistribution(parameter.low, parameter.high, log=True)
-        case Integer():
-            return IntDistribution(parameter.low, parameter.values[-1], step=parameter.step)
-        case Real(step=None) | Real(log=True):
-            return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
-        case Real():
-            return FloatDistribution(parameter.low, parameter.values[-1], step=parameter.step)
-
-
-def picks(space: Space, config: Config) -> Picks:
-    """The choices that a config makes, where there was a choice."""
-    return frozenset(
-        (parameter.key, value)
-        for parameter, value in active(space.parameters, config.values)
-        if isinstance(parameter, Categorical) and parameter.size > 1
-    )
 
 
 class Proposer:
@@ -86,12 +60,13 @@ class Proposer:
         self._space = space
         self._recipe = recipe
         self._seed = seed
+        self._ours = EhviSampler(space, goal, guidance, seed) if recipe.make is None else None
         self._parameters = {parameter.key: parameter for parameter in every(space.parameters)}
         self._distributions = {key: distribution(parameter) for key, parameter in self._parameters.items()}
 
     def params(self, config: Config) -> dict[str, Scalar]:
         """The config as Optuna has it: active parameters by key."""
-        return {p.key: value for p, value in active(self._space.parameters, config.values)}
+        return params_of(self._space, config)
 
     def distributions(self, params: Mapping[str, Scalar]) -> dict[str, BaseDistribution]:
         return {key: self._distributions[key] for key in params}
@@ -122,7 +97,7 @@ class Proposer:
         rng: np.random.Generator,
     ) -> Iterator[Config]:
         """Draws of the sampler, then neighbours of its last draw, then chance, then all there are."""
-        inner = self._recipe.make(self._seed, seed_of(self._seed, number))
+        inner = self._sampler(number)
         with silent_optuna():
             shadow = optuna.create_study(directions=directions, sampler=inner)
         shadow.add_trials(self._lessons(known.trials))
@@ -139,6 +114,12 @@ class Proposer:
         size = raw_count(self._space.parameters)
         if size is not None and size <= ENUMERABLE:
             yield from map(Config, every_point(self._space.parameters))
+
+    def _sampler(self, number: int) -> BaseSampler:
+        if self._recipe.make is not None:
+            return self._recipe.make(self._seed, seed_of(self._seed, number))
+        assert self._ours is not None
+        return self._ours
 
     def _draw(
         self, inner: BaseSampler, shadow: optuna.Study, trial: FrozenTrial
@@ -177,16 +158,20 @@ class Proposer:
         lessons = []
         measured = 0
         for trial in trials:
+            if trial.state is TrialState.FAIL and not self._recipe.from_failures:
+                continue
             params = dict(trial.params)
             if not self._recipe.conditional:
                 params = {key: params.get(key, _neutral(p)) for key, p in self._parameters.items()}
             complete = trial.state is TrialState.COMPLETE
             lessons.append(
                 create_trial(
-                    state=TrialState.COMPLETE if complete else TrialState.RUNNING,
+                    state=trial.state,
                     params=params,
                     distributions=self.distributions(params),
                     values=trial.values if complete else None,
+                    user_attrs=trial.user_attrs if self._recipe.from_failures else {},
+                    constraints=trial.constraints if self._recipe.from_failures else None,
                     # NSGA-II keeps its generations here; they are those of the order of completion.
                     system_attrs={_GENERATION: measured // POPULATION} if complete else {},
                 )

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
 import optuna
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
 
@@ -38,8 +37,10 @@ class Recipe:
     """How a sampler is made and asked."""
 
     name: str
-    make: Callable[[int, int], BaseSampler]
-    """From a seed that is the study's and one that is the proposal's."""
+    make: Callable[[int, int], BaseSampler] | None
+    """From a seed that is the study's and one that is the proposal's; None: our own, made of the space."""
+    from_failures: bool = False
+    """It is shown trials that failed, and told violations."""
     conditional: bool = False
     """It understands parameters that are active only at times. Otherwise it is shown the flat space, the
     inactive parameters of each trial filled in with a neutral value."""
@@ -108,10 +109,18 @@ SAMPLERS: Mapping[str, Recipe] = MappingProxyType(
         recipe.name: recipe
         for recipe in (
             Recipe(
+                name="ehvi",
+                make=None,
+                conditional=True,
+                from_failures=True,
+                draws=1,  # the best of its pool
+                description="our own, guided by a prediction of every config: the default",
+            ),
+            Recipe(
                 name="tpe",
                 make=_tpe,
                 conditional=True,
-                description="tree-structured Parzen estimator: the default, sound with few trials",
+                description="tree-structured Parzen estimator: sound with few trials, predicts nothing",
             ),
             Recipe(
                 name="gp",
@@ -140,8 +149,3 @@ def sampler_named(name: str) -> Recipe:
     close = difflib.get_close_matches(name, SAMPLERS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"samplers are {', '.join(SAMPLERS)}"
     raise SamplerError(f"unknown sampler {name!r}; {hint}")
-
-
-def seed_of(study_seed: int, number: int, purpose: int = 0) -> int:
-    """A seed for one proposal: independent streams for every number and purpose, from one study's seed."""
-    return int(np.random.SeedSequence([study_seed, number, purpose]).generate_state(1)[0])

@@ -24,18 +24,16 @@ from search_spaces.space import Config, Space
 from tuner.redaction import without_passwords
 from tuner.refusals import refusals
 from tuner.sampler.guidance import Guidance
-from tuner.sampler.proposer import Known, Proposer, picks, silent_optuna
+from tuner.sampler.lessons import CAUSE, UNSCORED, cause_of, picks
+from tuner.sampler.proposer import Known, Proposer, silent_optuna
 from tuner.sampler.recipes import Recipe, SamplerError
 
-_CAUSE, _REASON, _CONTROL, _GIVEN_BACK = "cause", "reason", "is_control", "given_back"
+_REASON, _CONTROL, _GIVEN_BACK = "reason", "is_control", "given_back"
 
 _UNGUIDED = Guidance()
 
 _REASON_LENGTH = 500
 """Characters of a reason that the database keeps; the whole of it is on disk."""
-
-UNSCORED = "unscored"
-"""Told as a cause: the engine served the config, but an objective is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,14 +248,14 @@ class Search:
 
     def _known(self, trials: Sequence[FrozenTrial]) -> Known:
         placed = [(trial, self._config(trial)) for trial in trials if trial.params]
-        served = [c for t, c in placed if t.state is TrialState.COMPLETE or _cause(t) == UNSCORED]
+        served = [c for t, c in placed if t.state is TrialState.COMPLETE or cause_of(t) == UNSCORED]
         refused = [
             (picks(self._space, config), Cause(cause))
             for trial, config in placed
-            if (cause := _cause(trial)) not in (None, UNSCORED)
+            if (cause := cause_of(trial)) not in (None, UNSCORED)
         ]
         return Known(
-            trials=[t for t, _ in placed if t.state in (TrialState.COMPLETE, TrialState.RUNNING)],
+            trials=[trial for trial, _ in placed],
             taken=frozenset(config for _, config in placed),
             refusals=refusals([picks(self._space, config) for config in served], refused),
         )
@@ -274,9 +272,4 @@ def _attributes(verdict: Verdict) -> dict[str, str]:
         case Scored():
             return {}
         case Unscored(cause=cause, reason=reason):
-            return {_CAUSE: UNSCORED if cause is None else cause.value, _REASON: reason[:_REASON_LENGTH]}
-
-
-def _cause(trial: FrozenTrial) -> str | None:
-    cause: str | None = trial.user_attrs.get(_CAUSE)
-    return cause
+            return {CAUSE: UNSCORED if cause is None else cause.value, _REASON: reason[:_REASON_LENGTH]}

@@ -1,0 +1,134 @@
+"""Our own sampler: of a pool of valid configs, the one whose expected gain in hypervolume is largest.
+
+The pool is the space's own: configs drawn from it, so that conditions and constraints hold by construction,
+those predicted to be good, and the neighbours of all that looks good. `judge` says what a config is worth.
+
+All that decides is in the study's trials: the sampler keeps nothing between two proposals but what it would
+work out again, and with the same trials it proposes the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from objectives.goal import Goal
+from search_spaces.parameters import every
+from search_spaces.space import Config, Space
+from search_spaces.values import Scalar
+from tuner.sampler.encoding import Encoding
+from tuner.sampler.guidance import Guidance
+from tuner.sampler.judge import LEARNT_FROM, Judge
+from tuner.sampler.lessons import Lessons, distribution, lessons, params_of, picks
+from tuner.sampler.oracle import Oracle, Slate
+from tuner.sampler.pool import drawn, neighbours
+from tuner.sampler.streams import seed_of
+
+_BASE, _FRESH = 1_500, 300
+"""Configs drawn by chance that stay in the pool all study long, and those drawn for one proposal."""
+_ROUNDS, _BEST = 2, 6
+"""Rounds of looking round the best candidates, and how many of them."""
+_CLIMBS, _SPREAD = 3, 16
+"""The same for what is predicted to be good, once a study."""
+
+
+class EhviSampler(BaseSampler):
+    """Expected hypervolume improvement over a pool of a space's valid configs."""
+
+    def __init__(self, space: Space, goal: Goal, guidance: Guidance, seed: int) -> None:
+        self._space, self._goal = space, goal
+        self._guidance, self._seed = guidance, seed
+        self._distributions = {p.key: distribution(p) for p in every(space.parameters)}
+        self._encoding = Encoding(space)
+        self._oracle = Oracle(goal, self._encoding, guidance.predict)
+        self._base: tuple[Slate, Slate] | None = None
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Scalar]:
+        """The chosen config's parameters, those of branches not taken left out; nothing of a spent space."""
+        trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number and t.params]
+        config = self.choose(lessons(self._space, self._goal, trials), trial.number)
+        return {} if config is None else params_of(self._space, config)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Scalar:
+        """By chance: only where the space is spent, or for a parameter that it does not have."""
+        chance = RandomSampler(seed=seed_of(self._seed, trial.number, 3))
+        value: Scalar = chance.sample_independent(study, trial, param_name, param_distribution)
+        return value
+
+    def choose(self, known: Lessons, number: int) -> Config | None:
+        """The next config, none that was tried; None where the pool has no other.
+
+        Args:
+            number: of the trial it is for; with the seed it decides what is drawn by chance.
+        """
+        rng = np.random.default_rng(seed_of(self._seed, number, 2))
+        fresh = drawn(self._space, rng, _FRESH)
+        pool, best = self._pool()
+        if len(known.configs) < LEARNT_FROM and not (self._guidance.warm_start and len(best)):
+            return next(iter(self._allowed(known, (*fresh, *pool.configs))), None)
+        judge = Judge(known, self._goal, self._guidance, self._encoding, self._oracle, best)
+        near = [n for config in judge.front for n in neighbours(self._space, config, rng)]
+        rated = _Rated()
+        rated.add(pool.where(self._untried(known)), judge)
+        rated.add(self._oracle.slate(self._new(known, rated, (*fresh, *near))), judge)
+        for _ in range(_ROUNDS):
+            near = [n for config in rated.best(_BEST) for n in neighbours(self._space, config, rng)]
+            rated.add(self._oracle.slate(self._new(known, rated, near)), judge)
+        return next(iter(self._allowed(known, rated.best(len(rated.scores)))), None)
+
+    def _pool(self) -> tuple[Slate, Slate]:
+        """What stays in the pool: drawn by chance, and what is predicted to be good with what is near it; and
+        of these, a few spread over the predicted front."""
+        if self._base is None:
+            rng = np.random.default_rng(seed_of(self._seed, 0, 4))
+            pool = self._oracle.slate(drawn(self._space, rng, _BASE))
+            best = self._oracle.front(pool, _SPREAD)
+            for _ in range(_CLIMBS if len(best) else 0):
+                near = (n for config in best.configs for n in neighbours(self._space, config, rng))
+                pool = self._oracle.slate(tuple(dict.fromkeys((*pool.configs, *near))))
+                best = self._oracle.front(pool, _SPREAD)
+            self._base = pool, best
+        return self._base
+
+    def _untried(self, known: Lessons) -> Callable[[Config], bool]:
+        return lambda config: config not in known.taken
+
+    def _new(self, known: Lessons, rated: "_Rated", configs: Iterable[Config]) -> list[Config]:
+        return [c for c in dict.fromkeys(configs) if c not in known.taken and c not in rated.scores]
+
+    def _allowed(self, known: Lessons, configs: Iterable[Config]) -> Iterator[Config]:
+        """Those not tried, in their order; what was refused comes last."""
+        refused = []
+        for config in configs:
+            if config in known.taken:
+                continue
+            if known.refusals.forbid(picks(self._space, config)):
+                refused.append(config)
+            else:
+                yield config
+        yield from refused
+
+
+class _Rated:
+    """Candidates with their scores."""
+
+    def __init__(self) -> None:
+        self.scores: dict[Config, float] = {}
+
+    def add(self, slate: Slate, judge: Judge) -> None:
+        if len(slate):
+            self.scores.update(zip(slate.configs, judge.scores(slate).tolist(), strict=True))
+
+    def best(self, most: int) -> list[Config]:
+        """The best first; of equals the first added."""
+        return sorted(self.scores, key=lambda config: -self.scores[config])[:most]

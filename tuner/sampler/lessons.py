@@ -1,0 +1,123 @@
+"""A study's trials as a sampler learns from them, and a space's parameters as Optuna has them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from cluster.order import Cause
+from objectives.goal import Goal
+from objectives.metrics import METRICS
+from search_spaces.parameters import Categorical, Integer, Parameter, Real, active
+from search_spaces.space import Config, Space
+from search_spaces.values import Scalar
+from tuner.refusals import Picks, Refusals, refusals
+
+CAUSE = "cause"
+"""User attribute of a failed trial."""
+UNSCORED = "unscored"
+"""Told as a cause: the engine served the config, but an objective is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """What the trials say, each kind by number."""
+
+    configs: tuple[Config, ...]
+    """Of the measured ones."""
+    losses: NDArray[np.float64]
+    """(n, m) in the goal's order, in its units inside."""
+    violations: Mapping[str, NDArray[np.float64]]
+    """By constraint, (n,) each; NaN where a trial was not told it."""
+    failed: tuple[Config, ...]
+    """Those whose failure is their config's, or that gave no number."""
+    pending: tuple[Config, ...]
+    taken: frozenset[Config]
+    """All of them, whatever became of them."""
+    refusals: Refusals
+
+
+def lessons(space: Space, goal: Goal, trials: Sequence[FrozenTrial]) -> Lessons:
+    """What these trials teach.
+
+    Args:
+        trials: with the parameters of a config of the space; by number.
+    """
+    placed = [(space.walk(_answers(trial)), trial) for trial in trials]
+    measured = [(c, t) for c, t in placed if t.state is TrialState.COMPLETE]
+    losses = np.array(
+        [
+            [o.loss(v / METRICS[o.metric].factor) for o, v in zip(goal.objectives, t.values, strict=True)]
+            for _, t in measured
+        ],
+        dtype=np.float64,
+    ).reshape(-1, len(goal.objectives))
+    names = dict.fromkeys(name for _, t in measured for name in t.constraints)
+    served = [c for c, t in placed if t.state is TrialState.COMPLETE or cause_of(t) == UNSCORED]
+    refused = [(picks(space, c), Cause(cause)) for c, t in placed if (cause := cause_of(t)) in _CAUSES]
+    return Lessons(
+        configs=tuple(c for c, _ in measured),
+        losses=losses,
+        violations={
+            name: np.array([t.constraints.get(name, np.nan) for _, t in measured], dtype=np.float64)
+            for name in names
+        },
+        failed=tuple(c for c, t in placed if t.state is TrialState.FAIL and _blames(cause_of(t))),
+        pending=tuple(c for c, t in placed if t.state is TrialState.RUNNING),
+        taken=frozenset(c for c, _ in placed),
+        refusals=refusals([picks(space, c) for c in served], refused),
+    )
+
+
+def _answers(trial: FrozenTrial) -> Callable[[Parameter], Scalar]:
+    return lambda parameter: trial.params[parameter.key]
+
+
+_CAUSES = frozenset(cause.value for cause in Cause)
+
+
+def cause_of(trial: FrozenTrial) -> str | None:
+    """Why a trial failed, as it was told; None where it did not, or nobody said."""
+    cause: str | None = trial.user_attrs.get(CAUSE)
+    return cause
+
+
+def _blames(cause: str | None) -> bool:
+    return cause not in _CAUSES or Cause(cause).blames_config
+
+
+def picks(space: Space, config: Config) -> Picks:
+    """The choices that a config makes, where there was a choice."""
+    return frozenset(
+        (parameter.key, value)
+        for parameter, value in active(space.parameters, config.values)
+        if isinstance(parameter, Categorical) and parameter.size > 1
+    )
+
+
+def params_of(space: Space, config: Config) -> dict[str, Scalar]:
+    """The config as Optuna has it: active parameters by key."""
+    return {parameter.key: value for parameter, value in active(space.parameters, config.values)}
+
+
+def distribution(parameter: Parameter) -> BaseDistribution:
+    """The parameter as Optuna has it; a step on a logarithmic scale, which it lacks, is left to `snap`."""
+    match parameter:
+        case Categorical():
+            return CategoricalDistribution(parameter.values)
+        case Integer(log=True):
+            return IntDistribution(parameter.low, parameter.high, log=True)
+        case Integer():
+            return IntDistribution(parameter.low, parameter.values[-1], step=parameter.step)
+        case Real(step=None) | Real(log=True):
+            return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
+        case Real():
+            return FloatDistribution(parameter.low, parameter.values[-1], step=parameter.step)

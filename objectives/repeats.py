@@ -1,0 +1,141 @@
+"""Several replays of one workload within one engine start, as one measurement. Pure.
+
+They are of the same requests, so what the traffic happened to be is alike in all of them and is not averaged
+out; what differs from replay to replay is. So the variance of the combined value has two parts: the mean of
+the variances within the replays, as their intervals have it, and a k-th of the variance between the k of
+them. An end of the interval is the root of the two parts' squared reaches away: the normal's quantile times
+the first standard error, and Student's with k - 1 degrees of freedom times the second. With two repeats that
+is 12.7, and no less would do: of two values nobody knows how far apart a third may be. Giving each part its
+own quantile errs on the safe side where both matter (W. Cochran, "Approximate significance levels of the
+Behrens-Fisher test", Biometrics 20(1), 1964).
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import t as student
+
+from objectives.measurement import Estimate, Measurement
+from objectives.metrics import METRICS
+from objectives.statistics import CONFIDENCE
+
+_UPPER = (1 + CONFIDENCE) / 2
+
+
+def combine(measurements: Sequence[Measurement]) -> Measurement:
+    """One measurement of repeats.
+
+    Latencies, rates and amounts per something are combined by their geometric mean, shares and counts by
+    their arithmetic mean. A metric that not every repeat has is left out, with a warning. Requests, failed
+    requests and durations are summed; warnings and disagreements are merged. One measurement stays as it is.
+
+    Raises ValueError without measurements.
+    """
+    if not measurements:
+        raise ValueError("no measurements to combine")
+    first = measurements[0]
+    if len(measurements) == 1:
+        return first
+    names = [name for name in first.metrics if all(name in other.metrics for other in measurements)]
+    return Measurement(
+        metrics={
+            name: combined(name, [measurement.metrics[name] for measurement in measurements])
+            for name in names
+        },
+        requests=sum(measurement.requests for measurement in measurements),
+        failed_requests=sum(measurement.failed_requests for measurement in measurements),
+        duration_s=sum(measurement.duration_s for measurement in measurements),
+        accepted_per_position=_positions(measurements),
+        warnings=(
+            *_merged([measurement.warnings for measurement in measurements]),
+            *_left_out(measurements, names),
+        ),
+        disagreements=_merged([measurement.disagreements for measurement in measurements]),
+        mode=first.mode,
+        curve=tuple(
+            sorted((point for one in measurements for point in one.curve), key=lambda point: point.speed)
+        ),
+    )
+
+
+def combined(name: str, estimates: Sequence[Estimate]) -> Estimate:
+    """One metric's estimate from those of at least two repeats.
+
+    An end that one of them lacks is missing, but where none has an interval (a throughput, a counter), the
+    one given holds only how the repeats differ.
+    """
+    metric = METRICS.get(name)
+    values = [estimate.value for estimate in estimates]
+    arithmetic = metric is not None and metric.unit in ("share", "count")
+    if arithmetic or min(values) <= 0:
+        mean, most = (
+            float(np.mean(values)),
+            1.0 if metric is not None and metric.unit == "share" else math.inf,
+        )
+        ends = _ends(estimates)
+        low, high = (None if end is None else min(max(end, 0.0), most) for end in ends)
+        return Estimate(value=mean, low=low, high=high)
+    logs = [
+        Estimate(
+            value=math.log(estimate.value),
+            low=None if estimate.low is None else _log(estimate.low),
+            high=None if estimate.high is None else _log(estimate.high),
+        )
+        for estimate in estimates
+    ]
+    low, high = (None if end is None else math.exp(end) for end in _ends(logs))
+    return Estimate(value=math.exp(float(np.mean([log.value for log in logs]))), low=low, high=high)
+
+
+def _ends(estimates: Sequence[Estimate]) -> tuple[float | None, float | None]:
+    """Ends of the mean's interval; None where there is none."""
+    values = np.array([estimate.value for estimate in estimates])
+    known = any(estimate.low is not None or estimate.high is not None for estimate in estimates)
+    below = [None if estimate.low is None else estimate.value - estimate.low for estimate in estimates]
+    above = [None if estimate.high is None else estimate.high - estimate.value for estimate in estimates]
+    mean, between = float(values.mean()), float(values.var(ddof=1)) / len(values)
+    down, up = (_reach(side if known else [0.0], between, len(values)) for side in (below, above))
+    return (None if down is None else mean - down), (None if up is None else mean + up)
+
+
+def _reach(within: Sequence[float | None], between: float, repeats: int) -> float | None:
+    """From the mean to one end of its interval.
+
+    Args:
+        within: from each repeat's value to that end of its own.
+        between: variance of the mean by how the repeats differ.
+        repeats: how many there are.
+    """
+    known = [reach for reach in within if reach is not None]
+    if len(known) < len(within):
+        return None
+    if math.inf in known:
+        return math.inf
+    return math.sqrt(
+        float(np.mean(np.square(known))) + float(student.ppf(_UPPER, repeats - 1)) ** 2 * between
+    )
+
+
+def _log(end: float) -> float:
+    return math.log(end) if end > 0 else -math.inf
+
+
+def _positions(measurements: Sequence[Measurement]) -> tuple[float, ...] | None:
+    each = [measurement.accepted_per_position for measurement in measurements]
+    known = [positions for positions in each if positions is not None]
+    if len(known) < len(each) or len({len(positions) for positions in known}) > 1:
+        return None
+    return tuple(float(mean) for mean in np.mean(known, axis=0))
+
+
+def _merged(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Each once, in order of appearance."""
+    return tuple(dict.fromkeys(said for each in sentences for said in each))
+
+
+def _left_out(measurements: Sequence[Measurement], kept: Sequence[str]) -> tuple[str, ...]:
+    missing = dict.fromkeys(
+        name for measurement in measurements for name in measurement.metrics if name not in kept
+    )
+    return (f"left out, as not every repeat has them: {', '.join(missing)}",) if missing else ()

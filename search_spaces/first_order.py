@@ -224,7 +224,8 @@ def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
         alone_s = costs.step_s(decoding, context, np.zeros(n), 0.0)
         pace = pace if k > 1 else costs.tokens / alone_s
         # Slots that empty while the step lasts, at the pace of the one before; prompts under way hold theirs.
-        freed = stages[-1] * -np.expm1(-_STAGES * pace * dt / output)
+        turned = pace * dt / output
+        freed = np.where(turned < 0.5, stages[-1] * -np.expm1(-_STAGES * turned), decoding * turned)
         starting = rate * first[k - 1]
         startable = np.minimum(arrived[k] - done, np.maximum(most - decoding - starting, 0.0) + freed)
         # A step takes in what stands waiting, and what came during the one before.
@@ -237,14 +238,14 @@ def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
         mixed_steps = share * dt / mixed_s
         started = np.minimum(mixed_steps * chunk / fresh, startable)
         moved = (mixed_steps + (1 - share) * dt / alone_s) * costs.tokens
-        # Each stage empties exponentially; what enters during the step stays for half of it on average.
-        leave = -np.expm1(-_STAGES * moved / output)
-        half = -np.expm1(-_STAGES * moved / output / 2)
+        # Each stage empties exponentially, also of what enters evenly during the step.
+        turns = np.maximum(_STAGES * moved / output, 1e-9)
+        kept, kept_new = np.exp(-turns), -np.expm1(-turns) / turns
         entering = started
         for stage in range(_STAGES):
-            leaving = stages[stage] * leave + entering * half
-            stages[stage] += entering - leaving
-            entering = leaving
+            left = stages[stage] * kept + entering * kept_new
+            entering = stages[stage] + entering - left
+            stages[stage] = left
         rate, pace, step_s = started / dt, moved / dt, mixed_s
         done = np.minimum(done + started, total)
         progressed = progressed + moved

@@ -16,6 +16,7 @@ from objectives.allowance import misses_known
 from objectives.capacity import CapacitySearch, SpeedGrid, Verdicts, capacity_estimate
 from objectives.economy import money, per_gpu, tokens_per_joule
 from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
+from objectives.repeats import combine
 from objectives.slo import Slo
 from objectives.summary import summarise
 
@@ -174,7 +175,3 @@ def _met(replay: Replay, slo: Slo) -> NDArray[np.bool_]:
         return np.array([slo.met_by(record) for record in ordered], dtype=np.bool_)
     due = (record for record in ordered if record.due_s <= replay.cut_s)
     return np.array([misses_known((record,), slo, replay.cut_s) == 0 for record in due], dtype=np.bool_)
-
-
-def combine(measurements: Sequence[Measurement]) -> Measurement:
-    return measurements[0]

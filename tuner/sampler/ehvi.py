@@ -7,6 +7,7 @@ All that decides is in the study's trials: the sampler keeps nothing between two
 work out again, and with the same trials it proposes the same.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -19,6 +20,7 @@ from objectives.goal import Goal
 from search_spaces.parameters import every
 from search_spaces.space import Config, Space
 from search_spaces.values import Scalar
+from tuner.refusals import Pick
 from tuner.sampler.encoding import Encoding
 from tuner.sampler.guidance import Guidance
 from tuner.sampler.judge import LEARNT_FROM, Judge
@@ -31,6 +33,8 @@ _BASE, _FRESH = 1_500, 300
 """Configs drawn by chance that stay in the pool all study long, and those drawn for one proposal."""
 _ROUNDS, _BEST = 2, 6
 """Rounds of looking round the best candidates, and how many of them."""
+_WARM = 6
+"""Trials by which every choice has been tried once."""
 _CLIMBS, _SPREAD = 3, 16
 """The same for what is predicted to be good, once a study."""
 
@@ -84,7 +88,23 @@ class EhviSampler(BaseSampler):
         for _ in range(_ROUNDS):
             near = [n for config in rated.best(_BEST) for n in neighbours(self._space, config, rng)]
             rated.add(self._oracle.slate(self._new(known, rated, near)), judge)
-        return next(iter(self._allowed(known, rated.best(len(rated.scores)))), None)
+        order = rated.best(len(rated.scores))
+        if self._guidance.warm_start:
+            order = self._covering(known, order)
+        return next(iter(self._allowed(known, order)), None)
+
+    def _covering(self, known: Lessons, order: list[Config]) -> list[Config]:
+        """While a study is young, first those with choices that no trial has had: as many as it takes to have
+        seen every choice by the warm start's end, or more. What a prediction is wrong about may be a choice
+        that it keeps out of sight."""
+        tried = len(known.taken)
+        if not 0 < tried < _WARM:
+            return order
+        seen = frozenset[Pick]().union(*(picks(self._space, config) for config in known.taken))
+        unseen = {config: len(picks(self._space, config) - seen) for config in order}
+        missing = len(frozenset[Pick]().union(*(picks(self._space, config) for config in order)) - seen)
+        wanted = min(math.ceil(missing / (_WARM - tried)), max(unseen.values(), default=0))
+        return sorted(order, key=lambda config: unseen[config] < wanted)
 
     def _pool(self) -> tuple[Slate, Slate]:
         """What stays in the pool: drawn by chance, and what is predicted to be good with what is near it; and

@@ -59,11 +59,15 @@ def test_the_fit_climbs_the_true_gradient_of_the_true_density() -> None:
     points, prediction, values = _data(8)
     beliefs = Beliefs(doubt=0.7)
     start = _start(2, beliefs)
-    differences = np.stack([_squares(points[:, GROUPS == p]) for p in range(2)])
+    differences = np.stack([_squares(points[:, p == GROUPS]) for p in range(2)])
     objective = _Objective(differences, values, prediction, beliefs, start)
     packed = np.array([*np.log(HYPER.lengths), np.log(HYPER.signal), np.log(HYPER.noise), 0.2, 0.6])
     loss, gradient = objective(packed)
-    numeric = approx_fprime(packed, lambda x: objective(x)[0], 1e-6)
+
+    def loss_of(at: Array) -> float:
+        return objective(at)[0]
+
+    numeric = approx_fprime(packed, loss_of, 1e-6)
     assert gradient == pytest.approx(numeric, rel=1e-3, abs=1e-3)
     mean = prediction.mean() + 0.2 + 0.6 * (prediction - prediction.mean())
     density = multivariate_normal(mean, _kernel(points, points) + (0.1**2 + 1e-8) * np.eye(8)).logpdf(values)

@@ -85,7 +85,7 @@ _PLAIN: tuple[tuple[str, Unit, Literal[1, -1, 0], str], ...] = (
     ("capacity_speed", "ratio", 1, "that speed: arrival times of the trace were divided by it"),
     ("capacity_rps_per_gpu", "requests/s", 1, "capacity_rps over the trial's GPUs"),
     ("capacity_tokens_per_s_per_gpu", "tokens/s", 1, "capacity_tokens_per_s over the trial's GPUs"),
-    ("goodput_rps", "requests/s", 1, "requests that met the SLO, per second of the replay"),
+    ("goodput_rps", "requests/s", 1, "requests that met the SLO, per second"),
     ("goodput_tokens_per_s", "tokens/s", 1, "output tokens of requests that met the SLO, per second"),
     ("goodput_rps_per_gpu", "requests/s", 1, "goodput_rps over the trial's GPUs"),
     ("goodput_tokens_per_s_per_gpu", "tokens/s", 1, "goodput_tokens_per_s over the trial's GPUs"),

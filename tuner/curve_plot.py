@@ -17,7 +17,7 @@ from tuner.bracket import bracket, capacity_text
 from tuner.curve import DRAWN, Rated, curve, limit_ms, spans_decades
 from tuner.front import FrontView
 from tuner.records import StoredTrial
-from tuner.titles import interval, number, trial_title
+from tuner.titles import doubt_mark, interval, number, trial_title
 
 _CONTROL = "#d55e00"
 _COLOURS = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -201,7 +201,7 @@ def _sizes(line: _Line, replays: Sequence[Rated]) -> list[int]:
 
 
 def _name(trial: StoredTrial) -> str:
-    who = "control" if trial.is_control else f"trial {trial.number}"
+    who = f"{'control' if trial.is_control else f'trial {trial.number}'}{doubt_mark(trial)}"
     text = capacity_text(trial.measurement)
     return who if text is None else f"{who}: {text}"
 

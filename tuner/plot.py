@@ -18,7 +18,7 @@ from tuner.bracket import estimate_text
 from tuner.front import FrontView
 from tuner.loads import measured_text
 from tuner.records import State, StoredTrial
-from tuner.titles import trial_title
+from tuner.titles import doubt_mark, trial_title
 
 _BLUE, _VERMILION = "#0072b2", "#d55e00"
 _EXPLAIN = (
@@ -157,7 +157,7 @@ def _points(front: FrontView, group: _Group) -> go.Scatter:
             "size": 11,
             "line": {"width": 2, "color": group.colour},
         },
-        text=["control" if trial.is_control else str(trial.number) for trial in group.trials],
+        text=[f"{'control' if t.is_control else t.number}{doubt_mark(t)}" for t in group.trials],
         textposition=_sides(front, group),
         textfont={"color": group.colour},
         hovertext=[_hover(front, trial) for trial in group.trials],

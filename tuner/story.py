@@ -11,7 +11,7 @@ from tuner.bracket import estimate_text, replays
 from tuner.front import FrontView
 from tuner.loads import closed_text, measure_of, offered_rps, sessions, speed
 from tuner.records import State, StoredTrial, StudyFile
-from tuner.titles import config_title, number, space_of
+from tuner.titles import config_title, doubt_mark, number, space_of
 
 ROWS = 8
 """Of any table: with all of its tables full, a note still fits one tag. front.json has every trial."""
@@ -212,18 +212,16 @@ def _next(view: FrontView, flag: str) -> str:
 def _table(view: FrontView, trials: Sequence[StoredTrial]) -> str:
     units = [METRICS[objective.metric].shown_unit for objective in view.goal.objectives]
     heads = [f"{name} ({unit})" for name, unit in zip(view.goal.names, units, strict=True)]
-    rows = [[_number(trial), *_cells(view, trial), _told(view, trial)] for trial in trials[:ROWS]]
+    rows = [
+        [f"{trial.number}{doubt_mark(trial)}", *_cells(view, trial), _told(view, trial)]
+        for trial in trials[:ROWS]
+    ]
     table = _markdown(["trial", *heads, "config"], rows)
     return table if len(trials) <= ROWS else f"{table}\n\n… and {len(trials) - ROWS} more."
 
 
 def _cells(view: FrontView, trial: StoredTrial) -> Iterable[str]:
     return [estimate_text(trial.measurement, objective.metric) for objective in view.goal.objectives]
-
-
-def _number(trial: StoredTrial) -> str:
-    doubted = trial.measurement is not None and trial.measurement.disagreements
-    return f"{trial.number} !" if doubted else f"{trial.number}"
 
 
 def _told(view: FrontView, trial: StoredTrial) -> str:

@@ -20,6 +20,7 @@ from tuner.loads import load_text, measured_text, mode
 from tuner.records import StoredTrial
 from tuner.redaction import without_passwords
 from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
+from tuner.titles import doubt_mark
 
 _BESIDE = (
     "slo_attainment",
@@ -232,8 +233,7 @@ def _row(trial: StoredTrial, columns: list[str]) -> list[str]:
 
 
 def _name(trial: StoredTrial) -> str:
-    doubted = trial.measurement is not None and trial.measurement.disagreements
-    return f"{trial.number}" + (" (control)" if trial.is_control else "") + (" !" if doubted else "")
+    return f"{trial.number}" + (" (control)" if trial.is_control else "") + doubt_mark(trial)
 
 
 def _what(trial: StoredTrial) -> str:

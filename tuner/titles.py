@@ -98,6 +98,11 @@ def trial_title(trial: StoredTrial, study: StudyFile) -> str:
     return f"trial {trial.number}{marked} · {what}"
 
 
+def doubt_mark(trial: StoredTrial) -> str:
+    """` !`, to stand after a trial's number, where the engine contradicts the client's numbers."""
+    return " !" if trial.measurement is not None and trial.measurement.disagreements else ""
+
+
 def study_title(study: StudyFile) -> str:
     """The study's name. Simulated and closed loop are said first: lists cut names short."""
     told = marks(mode(study), simulated=study.engine == "simulated")

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from objectives.measurement import Estimate
-from tests.tuner import stories
+from tests.tuner import loads, stories
 from tuner.front import FrontView, view
 from tuner.plot import front_figure, front_html
 from tuner.records import StoredTrial
@@ -110,3 +110,19 @@ def test_labels_stand_beside_the_border_on_its_two_sides_in_turn() -> None:
     # More goodput is to the right and less TPOT is down, so the better side is the lower right.
     assert list(sides["front"]) == ["bottom right", "top left"]
     assert list(sides["control"]) == ["top left"]
+
+
+def test_a_trial_that_the_engine_contradicts_is_marked_and_says_why() -> None:
+    trials = [
+        stories.stored(loads.measured(loads.BETWEEN, disagreements=("tokens <differ>",)), 0),
+        stories.stored(loads.measured(loads.ABOVE, disagreements=("TTFT differs",)), 1),
+    ]
+    traces = {trace.name: trace for trace in front_figure(view(loads.study(), trials)).data}
+    assert (list(traces["control"].text), list(traces["front"].text)) == (["control !"], ["1 !"])
+    assert "! client and engine disagree: tokens &lt;differ&gt;" in traces["control"].hovertext[0]
+    assert "capacity: at least 96 (91.2 to ?) requests/s" in traces["front"].hovertext[0]
+
+
+def test_the_picture_of_a_closed_loop_says_that_it_is_one() -> None:
+    front = view(loads.closed_study(), [stories.stored(loads.in_closed_loop(), 1)])
+    assert "closed loop, 8 in flight: no load a user makes" in front_figure(front).layout.title.subtitle.text

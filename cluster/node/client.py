@@ -50,6 +50,7 @@ class Call:
     __slots__ = (
         "_answer",
         "_arrivals",
+        "_asked",
         "_counts",
         "_prompt",
         "after",
@@ -68,6 +69,7 @@ class Call:
 
     def __init__(self, prompt: Prompt, *, model: str, temperature: float, seed: int) -> None:
         self._prompt = prompt
+        self._asked = prompt.max_tokens
         self._answer = Answer()
         self._arrivals = array("d")
         self._counts = array("q")
@@ -102,15 +104,11 @@ class Call:
             if came := answer.progress > before:
                 self._arrivals.append(at_s)
                 self._counts.append(answer.progress)
-        if answer.tokens_out > self._prompt.max_tokens:
-            raise StreamFault(f"served {answer.tokens_out} of {self._prompt.max_tokens} tokens")
+        if answer.tokens_out > self._asked:
+            raise StreamFault(f"served {answer.tokens_out} of {self._asked} tokens")
         if answer.done and self.finished_s is None:
             self.finished_s = at_s
         return came
-
-    @property
-    def done(self) -> bool:
-        return self._answer.done
 
     @property
     def over(self) -> bool:
@@ -280,7 +278,7 @@ class Client:
                 at_s = clock() - zero_s
                 if call.arrive(events.feed(piece), at_s):
                     self.progress_s = at_s
-                if call.done:
+                if call.finished_s is not None:
                     call.end(at_s)
                     await _drain(response.content)
                     return

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-LAG_EVERY_S = 0.02
+LAG_EVERY_S = 0.05
+"""A look wakes the client where nothing else did, and costs it as much as a dozen chunks."""
 COUNT_EVERY_S = 0.1
 """Misses are counted ten times a second: each look goes over every request in flight."""
 _ALIVE_EVERY_S = 0.25

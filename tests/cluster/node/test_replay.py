@@ -479,7 +479,7 @@ def test_a_slow_engine_and_an_idle_one_are_not_stuck() -> None:
 def test_a_stopped_replay_leaves_the_server_no_request() -> None:
     async def main() -> int:
         async with FakeServer(Script(hang_after=1)) as server:
-            await played(server, [prompt(i) for i in range(20)], stuck_s=0.3)
+            await played(server, [prompt(i) for i in range(20)], stuck_s=1.0)
             assert len(server.arrivals) == 20
             for _ in range(100):  # for the news to arrive
                 if server.open_streams:

@@ -115,8 +115,8 @@ class Verdicts:
     rate: float
     """Offered, in the unit that the capacity is wanted in."""
     met: NDArray[np.bool_]
-    """(n,) whether each request met the SLO, in order of due times. Of a cut replay: those that were due by
-    then, the undecided ones as if they had met it."""
+    """(n,) whether each request met the SLO, in order of due times. Of a cut replay: the requests that were
+    decided by then."""
 
 
 def capacity_estimate(capacity: float, verdicts: Sequence[Verdicts], attainment: float) -> Estimate:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cluster.node.engine import Replay
 from cluster.node.loads import Loads, Played, grid_of
 from cluster.order import CapacityLoad, ClosedLoop, Measured, Order, Ran, Step
-from objectives.allowance import misses_known
+from objectives.allowance import CUT, misses_known
 from objectives.capacity import CapacitySearch, SpeedGrid, Verdicts, capacity_estimate
 from objectives.economy import money, per_gpu, tokens_per_joule
 from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
@@ -169,9 +169,13 @@ def _remarks(search: CapacitySearch, grid: SpeedGrid) -> Iterator[str]:
 
 
 def _met(replay: Replay, slo: Slo) -> NDArray[np.bool_]:
-    """(n,) whether each request met the SLO, in order of due times, as `Verdicts` has it."""
+    """(n,) whether each request that was decided met the SLO, in order of due times, as `Verdicts` has it.
+
+    Taking the undecided ones of a cut replay for met would leave it hardly below the SLO's share, whatever
+    the engine was heading for, and the capacity without an upper end.
+    """
     ordered = sorted(replay.records, key=lambda record: (record.due_s, record.request))
-    if replay.cut_s is None:
-        return np.array([slo.met_by(record) for record in ordered], dtype=np.bool_)
-    due = (record for record in ordered if record.due_s <= replay.cut_s)
-    return np.array([misses_known((record,), slo, replay.cut_s) == 0 for record in due], dtype=np.bool_)
+    decided = (
+        record for record in ordered if record.error != CUT or misses_known((record,), slo, replay.cut_s) > 0
+    )
+    return np.array([slo.met_by(record) for record in decided], dtype=np.bool_)

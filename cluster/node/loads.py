@@ -12,6 +12,7 @@ from cluster.node.engine import Endpoint, EngineFailure, Replay
 from cluster.order import CapacityLoad, Cause, ClosedLoop, Order
 from objectives.allowance import Allowance, misses_known
 from objectives.capacity import CapacitySearch, SpeedGrid
+from objectives.drift import drift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +67,13 @@ class Loads:
     def _valid(self, endpoint: Endpoint, speed: float, *, cut: bool) -> Replay:
         """A replay whose client was not late, or whose verdict stands although it was."""
         replay = self._replay(endpoint, speed, cut=cut)
-        if replay.invalid is not None and not (cut and self._holds(replay)):
-            self.voids.append(f"a replay at speed {speed:.4g} was void and played again: {replay.invalid}")
+        doubt = self._doubt(replay)
+        if doubt is not None and not (cut and self._holds(replay)):
+            self.voids.append(f"a replay at speed {speed:.4g} was played again: {doubt}")
             replay = self._replay(endpoint, speed, cut=cut)
         if replay.invalid is None:
-            return replay
+            again = replay.disturbed
+            return replay if again is None else replace(replay, warnings=(*replay.warnings, again))
         if cut and self._holds(replay):
             # Latency counts from the due time: a late client can break an SLO, never keep it.
             return replace(replay, warnings=(*replay.warnings, replay.invalid))
@@ -80,6 +83,10 @@ class Loads:
             records=replay.records,
             samples=replay.samples,
         )
+
+    def _doubt(self, replay: Replay) -> str | None:
+        """Why a replay should be played again. Only a trial's first one may have begun too cold."""
+        return replay.invalid or replay.disturbed or (None if self.played else drift(replay.records))
 
     def _replay(self, endpoint: Endpoint, speed: float, *, cut: bool) -> Replay:
         order = self._order

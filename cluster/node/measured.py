@@ -18,6 +18,7 @@ from objectives.economy import money, per_gpu, tokens_per_joule
 from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
 from objectives.repeats import combine
 from objectives.slo import Slo
+from objectives.steady import still_growing
 from objectives.summary import summarise
 
 
@@ -140,11 +141,17 @@ def _with_capacity(
         "capacity_tokens_per_s": speed.times(rate * tokens),
         "capacity_speed": speed,
     }
+    growing = [
+        grows
+        for played in loads.played
+        if search.held is not None and played.speed == grid.speed(search.held)
+        if (grows := still_growing(played.replay.records)) is not None
+    ]
     return replace(
         base,
         mode=Mode.CAPACITY,
         metrics={**base.metrics, **found},
-        warnings=(*base.warnings, *_remarks(search, grid)),
+        warnings=(*base.warnings, *_remarks(search, grid), *growing[:1]),
     )
 
 

@@ -187,7 +187,45 @@ def test_a_void_replay_is_played_again_and_said(tmp_path: Path) -> None:
     engine = Limited(limit=10, invalid=itertools.chain(["late"], itertools.repeat(None)))
     measured = run(engine, FixedLoad(), tmp_path).measurement
     assert engine.speeds == [2.0, 2.0]
-    assert "void and played again: late" in measured.warnings[0]
+    assert "played again: late" in measured.warnings[0]
+
+
+def test_a_first_replay_that_stood_still_in_its_beginning_is_played_again_and_said(tmp_path: Path) -> None:
+    trace = Trace(
+        requests=tuple(Request(arrival_s=0.5 * at, input_length=8, output_length=3) for at in range(60))
+    )
+
+    class Compiling(Limited):
+        def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
+            first = not self.speeds
+            self.speeds.append(workload.speed)
+            # The second request finds the engine compiling for two seconds.
+            return Replay(
+                records=tuple(served(workload, lambda at: 2.0 if first and at == 1 else 0.1)), samples=()
+            )
+
+    engine = Compiling(limit=10)
+    outcome = run_trial(
+        order(FixedLoad(repeats=2), workload=Workload(trace=trace, speed=0.2)), engine, tmp_path
+    )
+    assert isinstance(outcome, Measured)
+    assert engine.speeds == [0.2] * 3
+    assert outcome.measurement.value("ttft_p99_s") is None  # 60 requests cannot bound it
+    assert max(record.ttft_s for record in outcome.records) == pytest.approx(0.1)
+    assert "played again" in outcome.measurement.warnings[0]
+
+
+def test_a_compilation_that_comes_again_is_a_warning_and_no_failure(tmp_path: Path) -> None:
+    class Disturbed(Limited):
+        def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
+            return replace(super().play(workload, limits, allowance=allowance), disturbed="it compiled")
+
+    engine = Disturbed(limit=10)
+    measured = run(engine, FixedLoad(), tmp_path).measurement
+    assert engine.speeds == [2.0, 2.0]
+    assert [warning for warning in measured.warnings if "it compiled" in warning] == list(
+        measured.warnings[:2]
+    )
 
 
 def test_an_slo_that_holds_although_the_client_was_late_holds(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from search_spaces.roofline import (
     weight_bytes,
 )
 from search_spaces.schemes import EXPERTS_ONLY, UNQUANTISED, Scheme, SchemeMismatch, served_scheme
-from search_spaces.settings import Settings, at
+from search_spaces.settings import Settings, at, gpus_needed
 from search_spaces.values import Json
 
 Describe = Callable[[str], tuple[ModelShape, Scheme]]
@@ -75,6 +75,8 @@ class Deployment:
     prefix_caching: bool
     kv_tokens: float
     """What the KV pool holds."""
+    ranks: int = 1
+    """Devices it takes."""
 
 
 class Misfit(ValueError):
@@ -157,6 +159,7 @@ class Reader:
             max_num_batched_tokens=tokens,
             prefix_caching=given.get("enable_prefix_caching") is not False,
             kv_tokens=float(blocks * block),
+            ranks=gpus_needed(settings),
         )
 
     def _model(self, name: str) -> tuple[ModelShape, Scheme]:

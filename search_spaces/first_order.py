@@ -33,6 +33,8 @@ _COHORT = 96
 """Requests whose latencies stand for all."""
 _AT_ONCE = 1024
 """Configs played together: their arrays stay in the processor's cache."""
+_BISECTIONS = 6
+"""Of the speeds between two bounds that are 64 times apart: to 7 %."""
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -84,6 +86,28 @@ def predicted(
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def capacity_speed(
+    deployments: Sequence[Deployment],
+    accelerator: Accelerator,
+    traffic: Traffic,
+    limits: Limits,
+    *,
+    lowest: float,
+    highest: float,
+) -> Array:
+    """(n,) highest speed, times the traffic's, at which the SLO holds: to some per cent, by bisection.
+
+    Between the bounds; where it does not hold at the lowest, half of that.
+    """
+    parts = [
+        _capacity(
+            _Costs.of(deployments[first : first + _AT_ONCE], accelerator), traffic, limits, lowest, highest
+        )
+        for first in range(0, len(deployments), _AT_ONCE)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
 def decode_batch(deployment: Deployment, accelerator: Accelerator, traffic: Traffic, rate: float) -> float:
     """Sequences that decode at once where `rate` requests a second come evenly, prefill left aside.
 
@@ -125,6 +149,8 @@ class _Costs:
         self.cached = np.array([d.prefix_caching for d in deployments], dtype=np.float64)
         self.kv_tokens = np.array([d.kv_tokens for d in deployments])
         self.device = device
+        self.pace = np.ones(len(deployments))
+        """Traffic so many times as fast is the same as steps so many times as long."""
 
     @classmethod
     def of(cls, deployments: Sequence[Deployment], device: Accelerator) -> "_Costs":
@@ -155,7 +181,7 @@ class _Costs:
             first = self.draft.seconds(tokens, verified, read, pairs) + self.device.draft_step_s
             later = self.draft.seconds(decoding, decoding, read, read) + self.device.draft_step_s
             took += np.where(self.drafts > 0, first + (self.drafts - 1) * later, 0.0)
-        return took
+        return took * self.pace
 
 
 class _Passes:
@@ -264,7 +290,35 @@ def _times(span: float) -> Array:
     return np.concatenate([[0.0], np.cumsum(widths)])
 
 
-def _played(costs: _Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]:
+def _capacity(costs: _Costs, traffic: Traffic, limits: Limits, lowest: float, highest: float) -> Array:
+    def holds(log_speed: Array) -> NDArray[np.bool_]:
+        costs.pace = np.exp(log_speed)
+        return np.asarray(_met(_latencies(costs, traffic), limits).mean(axis=0) >= limits.attainment)
+
+    n, floor = len(costs.seqs), math.log(lowest)
+    low, high, tried = np.full(n, math.log(lowest / 2)), np.full(n, math.log(highest)), np.full(n, floor)
+    low = np.where(holds(high), high, low)
+    for _ in range(_BISECTIONS + 1):
+        held = holds(tried)
+        low, high = np.where(held, np.maximum(tried, low), low), np.where(held, high, np.minimum(tried, high))
+        tried = (np.maximum(low, floor) + high) / 2
+    speed: Array = np.exp(low)
+    return speed
+
+
+@dataclass(frozen=True, slots=True)
+class _Latencies:
+    """(j, n) each, of some requests that stand for all, in seconds; and the last token of each."""
+
+    ttft: Array
+    tpot: Array
+    e2e: Array
+    last: Array
+    outputs: Array
+    """(j, 1) tokens."""
+
+
+def _latencies(costs: _Costs, traffic: Traffic) -> _Latencies:
     curves = _flow(costs, traffic)
     total = len(traffic.arrival_s)
     chosen = np.unique(np.linspace(0, total - 1, min(_COHORT, total)).round().astype(int))
@@ -277,13 +331,23 @@ def _played(costs: _Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]
     last = np.maximum(_reached(curves.times, curves.progress, goal), first)
     with np.errstate(invalid="ignore"):
         tpot = np.where(outputs > 1, (last - first) / np.maximum(outputs - 1, 1.0), 0.0)
-    e2e = last - arrival
-    met = np.ones(ttft.shape, dtype=np.bool_)
-    for limit, took in ((limits.ttft_s, ttft), (limits.tpot_s, tpot), (limits.e2e_s, e2e)):
+    pace = costs.pace
+    return _Latencies(ttft / pace, tpot / pace, (last - arrival) / pace, last / pace, outputs)
+
+
+def _met(seen: _Latencies, limits: Limits) -> NDArray[np.bool_]:
+    met = np.ones(seen.ttft.shape, dtype=np.bool_)
+    for limit, took in ((limits.ttft_s, seen.ttft), (limits.tpot_s, seen.tpot), (limits.e2e_s, seen.e2e)):
         if limit is not None:
             met &= took <= limit
+    return met
+
+
+def _played(costs: _Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]:
+    seen = _latencies(costs, traffic)
+    met, outputs, total = _met(seen, limits), seen.outputs, len(traffic.arrival_s)
     attainment = met.mean(axis=0)
-    drained = np.maximum(last.max(axis=0), float(traffic.arrival_s[-1]))
+    drained = np.maximum(seen.last.max(axis=0), float(traffic.arrival_s[-1]))
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = np.where(np.isfinite(drained), total / drained, 0.0)
         token_share = np.where(met, outputs, 0.0).sum(axis=0) / outputs.sum()
@@ -295,7 +359,7 @@ def _played(costs: _Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]
         "goodput_tokens_per_s": rate * float(traffic.output_tokens.mean()) * token_share,
         "drained_s": drained,
     }
-    for name, values in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)):
+    for name, values in (("ttft", seen.ttft), ("tpot", seen.tpot), ("e2e", seen.e2e)):
         ordered = np.sort(values.T, axis=1)
         found[f"{name}_mean_s"] = ordered.mean(axis=1)
         for point in PERCENTILES:

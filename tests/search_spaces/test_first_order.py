@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from search_spaces.accelerators import GIB, accelerator
 from search_spaces.deployment import Deployment, Drafted, Misfit, Reader
-from search_spaces.first_order import Traffic, decode_batch, predicted
+from search_spaces.first_order import Traffic, capacity_speed, decode_batch, predicted
 from search_spaces.model_shape import ModelShape, known_shape
 from search_spaces.roofline import ForwardPass
 from search_spaces.schemes import Scheme, scheme_of_name
@@ -214,3 +214,25 @@ def test_a_lower_rate_never_misses_more() -> None:
     ]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] == 1.0
+
+
+def test_capacity_is_the_speed_at_which_the_slo_just_holds() -> None:
+    traffic, limits = _traffic(300, 40.0), _Limits(ttft_s=0.5, tpot_s=0.03)
+    some = [_read({"max_num_seqs": seqs}) for seqs in (16, 64, 256)]
+    found = capacity_speed(some, H100, traffic, limits, lowest=0.05, highest=4.0)
+    for one, speed in zip(some, found, strict=True):
+
+        def attained(times: float, one: Deployment = one, speed: float = float(speed)) -> float:
+            played = predicted([one], H100, traffic.at_speed(speed * times), limits)
+            return float(played["slo_attainment"][0])
+
+        assert attained(0.97) >= 0.95 > attained(1.1)
+
+
+def test_a_capacity_beyond_the_bounds_stops_there() -> None:
+    traffic = _traffic(100, 1.0)
+    some = [_bare(), _bare()]
+    easy = capacity_speed(some, FREE, traffic, _Limits(), lowest=0.25, highest=2.0)
+    assert easy == pytest.approx([2.0, 2.0])
+    hopeless = capacity_speed(some, FREE, traffic, _Limits(tpot_s=1e-6), lowest=0.25, highest=2.0)
+    assert hopeless == pytest.approx([0.125, 0.125])

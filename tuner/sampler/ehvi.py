@@ -7,7 +7,6 @@ All that decides is in the study's trials: the sampler keeps nothing between two
 work out again, and with the same trials it proposes the same.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -34,7 +33,7 @@ _BASE, _FRESH = 1_500, 300
 _ROUNDS, _BEST = 2, 6
 """Rounds of looking round the best candidates, and how many of them."""
 _WARM = 6
-"""Trials by which every choice has been tried once."""
+"""Trials among which each has a choice that none before it had."""
 _CLIMBS, _SPREAD = 3, 16
 """The same for what is predicted to be good, once a study."""
 
@@ -94,17 +93,13 @@ class EhviSampler(BaseSampler):
         return next(iter(self._allowed(known, order)), None)
 
     def _covering(self, known: Lessons, order: list[Config]) -> list[Config]:
-        """While a study is young, first those with choices that no trial has had: as many as it takes to have
-        seen every choice by the warm start's end, or more. What a prediction is wrong about may be a choice
-        that it keeps out of sight."""
-        tried = len(known.taken)
-        if not 0 < tried < _WARM:
+        """While a study is young, first those with a choice that no trial has had and that may well start. What
+        a prediction is wrong about may be a choice that it keeps out of sight."""
+        if not 0 < len(known.taken) < _WARM:
             return order
         seen = frozenset[Pick]().union(*(picks(self._space, config) for config in known.taken))
-        unseen = {config: len(picks(self._space, config) - seen) for config in order}
-        missing = len(frozenset[Pick]().union(*(picks(self._space, config) for config in order)) - seen)
-        wanted = min(math.ceil(missing / (_WARM - tried)), max(unseen.values(), default=0))
-        return sorted(order, key=lambda config: unseen[config] < wanted)
+        fits = dict(zip(order, self._oracle.slate(order).fits.tolist(), strict=True))
+        return sorted(order, key=lambda c: not (fits[c] and picks(self._space, c) - seen))
 
     def _pool(self) -> tuple[Slate, Slate]:
         """What stays in the pool: drawn by chance, and what is predicted to be good with what is near it; and

@@ -33,7 +33,7 @@ _FLOOR = 0.03
 """A maximised value counts at least as this share of the best: below that all is equally bad, and 0 has no
 logarithm."""
 _MARGIN = 0.1
-"""The reference point lies this share of the front's extent beyond its worst ends."""
+"""The reference point lies this share of the front's extent, or largest value, beyond its worst ends."""
 
 _PREDICTED = Beliefs(signal=0.4, offset=0.4)
 _UNPREDICTED = Beliefs(signal=0.7, offset=1.0, weight=0.0)
@@ -193,14 +193,13 @@ class Judge:
         return tuple(c for c, on in zip(self._known.configs, mask, strict=True) if on), losses[mask]
 
     def _corner(self) -> Array:
-        """(m,) where volumes are measured from: beyond the worst ends of the front, seen and predicted."""
+        """(m,) where volumes are measured from: beyond the worst ends of the front, seen and expected."""
         ends = []
-        for j, objective in enumerate(self._goal.objectives):
-            predicted = self._best.foreseen.get(objective.metric, np.zeros(0))
+        for j, (objective, model) in enumerate(zip(self._goal.objectives, self._models, strict=True)):
+            expected = _loss(objective, model.at(self._best)[0])
             seen = self._losses[:, j] if len(self._losses) else self._known.losses[:, j]
-            losses = np.array([*seen, *(objective.loss(value) for value in predicted)])
-            losses = losses[np.isfinite(losses)] if np.isfinite(losses).any() else np.zeros(1)
-            extent = max(float(np.ptp(losses)), 0.1 * float(np.abs(losses).max()), 1e-9)
+            losses = np.concatenate([seen, expected, np.zeros(0 if len(seen) + len(expected) else 1)])
+            extent = max(float(np.ptp(losses)), float(np.abs(losses).max()), 1e-9)
             ends.append(float(losses.max()) + _MARGIN * extent)
         return np.array(ends)
 

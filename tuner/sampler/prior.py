@@ -8,14 +8,20 @@ from cluster.node.engine import EngineFailure
 from cluster.node.simulation.settings import describe
 from cluster.traffic.prefixes import shared_tokens
 from cluster.traffic.workload import Workload
+from objectives.goal import Goal
 from objectives.slo import Slo
 from search_spaces.accelerators import Accelerator, accelerator
 from search_spaces.deployment import ASSUMED, Deployment, Drafted, Misfit, Reader
-from search_spaces.first_order import Traffic, predicted
+from search_spaces.first_order import Array, Traffic, capacity_speed, predicted
 from search_spaces.model_shape import ModelShape, UnknownShape
 from search_spaces.schemes import Scheme
 from search_spaces.space import Config, Space
 from tuner.sampler.guidance import Foresight, Predict
+
+_LOWEST, _HIGHEST = 0.25, 16.0
+"""Bounds of a capacity, times the workload's speed, as `cluster.order.CapacityLoad` has them."""
+
+_PER_GPU = ("capacity_rps", "capacity_tokens_per_s", "goodput_rps", "goodput_tokens_per_s")
 
 
 def predictor(
@@ -39,6 +45,9 @@ def predictor(
         except ValueError:
             return None
     traffic = traffic_of(workload)
+    capacity = any(
+        objective.metric.startswith("capacity") for objective in Goal.of(space.objectives).objectives
+    )
     reader = Reader(device, _described, assumed)
 
     def predict(configs: Sequence[Config]) -> Foresight:
@@ -53,8 +62,14 @@ def predictor(
                 fits[index] = False
             except (KeyError, UnknownShape):
                 pass  # no figures: nothing is predicted, and it may well run
+        told = predicted(deployments, device, traffic, slo)
+        if capacity and deployments:
+            speed = capacity_speed(deployments, device, traffic, slo, lowest=_LOWEST, highest=_HIGHEST)
+            told |= _capacities(speed * workload.speed, workload.speed, traffic)
+        ranks = np.array([deployment.ranks for deployment in deployments], dtype=np.float64)
+        told |= {f"{name}_per_gpu": told[name] / ranks for name in _PER_GPU if name in told}
         metrics = {}
-        for name, values in predicted(deployments, device, traffic, slo).items():
+        for name, values in told.items():
             metrics[name] = np.full(len(configs), np.nan)
             metrics[name][known] = values
         violations = {}
@@ -80,6 +95,14 @@ def traffic_of(workload: Workload) -> Traffic:
         output_tokens=column([request.output_length for request in requests]),
         shared_tokens=column(shared_tokens(workload.trace)),
     )
+
+
+def _capacities(speed: Array, own: float, traffic: Traffic) -> dict[str, Array]:
+    """Capacity in its three units, at these speeds of the recorded trace."""
+    span = float(traffic.arrival_s[-1]) * own
+    rate = speed * (len(traffic.arrival_s) - 1) / span if span else np.full(len(speed), np.nan)
+    tokens = float(traffic.output_tokens.mean())
+    return {"capacity_speed": speed, "capacity_rps": rate, "capacity_tokens_per_s": rate * tokens}
 
 
 def _described(model: str) -> tuple[ModelShape, Scheme]:

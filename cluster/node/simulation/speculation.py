@@ -51,16 +51,10 @@ def ngram_acceptance(base: Acceptance, lookup_min: int) -> Acceptance:
 def mean_length_rates(length: float, depth: int) -> tuple[float, ...]:
     """Acceptance by position whose mean accepted length, the target's own token included, is `length`.
 
-    Geometric, as vLLM's `synthetic_acceptance_length` resolves it: 1 + r + r² + … = length, by bisection.
+    As vLLM 0.32 resolves `synthetic_acceptance_length` (config/speculative.py): so many positions always
+    accepted, the next one at times, none after it. That varies least, and is not geometric.
     """
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        rate = (low + high) / 2
-        if sum(rate**i for i in range(depth + 1)) < length:
-            low = rate
-        else:
-            high = rate
-    return tuple(high ** (i + 1) for i in range(depth))
+    return tuple(min(max(length - 1 - position, 0.0), 1.0) for position in range(depth))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

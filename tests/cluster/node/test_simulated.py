@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster.node.engine import LOG_NAME, Endpoint, Engine, EngineFailure, Replay
 from cluster.node.run import run_trial
 from cluster.node.simulated import SimulatedEngine
 from cluster.node.simulation.settings import Assumptions
-from cluster.node.simulation.speculation import Acceptance
+from cluster.node.simulation.speculation import Acceptance, mean_length_rates
 from cluster.order import Cause, Limits, Measured, Order
 from cluster.traffic.trace import Request, Trace
 from cluster.traffic.workload import Workload
@@ -563,3 +565,14 @@ def test_a_refused_request_gives_its_turn_away(tmp_path: Path) -> None:
     assert not records[0].ok
     assert records[1].due_s == records[0].due_s == 0.0
     assert all(record.ok for record in records[1:])
+
+
+@given(st.integers(1, 8).flatmap(lambda depth: st.tuples(st.just(depth), st.floats(1.0, depth + 1.0))))
+def test_a_synthetic_length_is_accepted_with_as_little_spread_as_can_be(case: tuple[int, float]) -> None:
+    depth, length = case
+    rates = mean_length_rates(length, depth)
+    # The mean of 1 + accepted is the sum of the chances to get so far; all but one of them are certain.
+    assert 1 + sum(rates) == pytest.approx(length)
+    assert len(rates) == depth
+    assert sum(0 < rate < 1 for rate in rates) <= 1
+    assert list(rates) == sorted(rates, reverse=True)

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.drift import drift, paired_drift, stalls
@@ -44,6 +44,7 @@ def test_a_replay_without_tokens_has_no_stalls() -> None:
     assert len(stalls([failed(0, due_s=0)]).start_s) == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.001, 3), st.integers(1, 5)), min_size=1, max_size=8))
 def test_stalls_agree_with_looking_at_every_moment(rows: list[tuple[float, float, int]]) -> None:
     records = [
@@ -100,6 +101,7 @@ def test_a_few_requests_do_not_tell_what_is_usual() -> None:
     assert drift(held_up(replay(29), 0.1, 5.0)) is None
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 10), st.floats(-5, 5))
 def test_neither_the_clocks_zero_nor_the_order_of_records_matters(for_s: float, shift_s: float) -> None:
     records = held_up(replay(), 0.5, for_s)

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.measurement import Estimate
@@ -117,6 +117,7 @@ def test_counts_are_summed_and_sentences_said_once() -> None:
 _VALUES = st.floats(0.01, 100)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(_VALUES, st.floats(0, 0.9), st.floats(0, 3)), min_size=2, max_size=6), st.data())
 def test_the_interval_holds_the_value_and_order_does_not_matter(
     rows: list[tuple[float, float, float]], data: st.DataObject
@@ -134,6 +135,7 @@ def test_the_interval_holds_the_value_and_order_does_not_matter(
     assert again.high == pytest.approx(estimate.high)
 
 
+@settings(deadline=None)
 @given(st.lists(_VALUES, min_size=2, max_size=5), st.floats(0.1, 10))
 def test_units_do_not_matter(values: list[float], unit: float) -> None:
     before = combined("e2e_mean_s", [Estimate(value=value) for value in values])

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.measurement import Record
@@ -86,6 +86,7 @@ def test_a_failure_after_the_last_answer_is_in_the_window() -> None:
     assert steady_window([answered(0, due_s=0), failed(1, due_s=100)]).end_s == 100
 
 
+@settings(deadline=None)
 @given(
     took_s=st.lists(st.floats(0.01, 20), min_size=12, max_size=40),
     slower=st.floats(1.0, 3.0),
@@ -103,6 +104,7 @@ def test_slower_requests_never_raise_a_rate(took_s: list[float], slower: float) 
     assert after <= before * (1 + 1 / (n - 1))
 
 
+@settings(deadline=None)
 @given(took_s=st.floats(0.01, 20))
 def test_no_line_is_crossed_with_a_jump(took_s: float) -> None:
     rate = [

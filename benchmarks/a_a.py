@@ -11,7 +11,6 @@ how much runs of one config differ (standard deviation of the logarithm).
 """
 
 import argparse
-import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -83,40 +82,46 @@ def order_of(reference: str, requests: int, speed: float | None) -> Order:
     )
 
 
-def report(replays: list[Replay], slo: Slo, side: int) -> None:
-    # a b b a: what drifts in one direction falls on both sides alike.
-    fours = [replays[at : at + 4] for at in range(0, len(replays) - 3, 4)]
-    a = [replay for four in fours for replay in (four[0], four[3])]
-    b = [replay for four in fours for replay in (four[1], four[2])]
+def report(replays: list[Replay], slo: Slo, many: int) -> None:
+    # a b b a: what drifts in one direction falls on both sides alike. A void replay takes its pair along.
+    twos = [replays[at : at + 2] for at in range(0, len(replays) - 1, 2)]
+    turned = [two if at % 2 == 0 else two[::-1] for at, two in enumerate(twos)]
+    pairs = [two for two in turned if not any(replay.invalid for replay in two)]
+    a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     for metric in LATENCIES:
-        sides = [[replay.records for replay in one] for one in (a, b)]
-        whole = latency_difference(sides[0], sides[1], metric)
+        records = [[replay.records for replay in one] for one in (a, b)]
+        whole = latency_difference(records[0], records[1], metric)
         parts = [
-            latency_difference(sides[0][at : at + side], sides[1][at : at + side], metric)
-            for at in range(0, len(a) - side + 1, side)
+            latency_difference(records[0][at : at + many], records[1][at : at + many], metric)
+            for at in range(0, len(a) - many + 1, many)
         ]
-        singles = [compare(x, y, metric) for x, y in zip(*sides, strict=True)]
+        singles = [compare(x, y, metric) for x, y in zip(*records, strict=True)]
         print(
             f"{metric:6} a/b {whole.ratio:.4f} ({whole.low:.4f} to {whole.high:.4f}); called different: "
-            f"{sum(part.different for part in parts)} of {len(parts)} comparisons of {side} pairs, "
+            f"{sum(part.different for part in parts)} of {len(parts)} comparisons of {many} pairs, "
             f"{sum(single.different for single in singles)} of {len(singles)} single pairs"
         )
-    measured = [summarise(replay.records, replay.samples, slo=slo, max_num_seqs=None) for replay in replays]
+    sides = tuple(
+        [summarise(replay.records, replay.samples, slo=slo, max_num_seqs=None) for replay in side]
+        for side in (a, b)
+    )
+    print(f"{len(pairs)} pairs of valid replays")
     for name in (*RATES, "ttft_p50_s", "ttft_p95_s", "tpot_p50_s", "tpot_p95_s", "e2e_p50_s"):
-        print(covered(name, measured, len(a)))
+        print(covered(name, *sides))
 
 
-def covered(name: str, measured: list[Measurement], half: int) -> str:
-    estimates = [measurement.metrics[name] for measurement in measured]
+def covered(name: str, a: list[Measurement], b: list[Measurement]) -> str:
+    estimates = [measurement.metrics[name] for measurement in (*a, *b)]
     values = np.array([estimate.value for estimate in estimates])
     mean = float(values.mean())
     inside = sum(
         (estimate.low is None or estimate.low <= mean) and (estimate.high is None or mean <= estimate.high)
         for estimate in estimates
     )
+    if values.min() <= 0:
+        return f"{name:24} was 0 in some replay"
     logs = np.log(values)
-    pairs = [math.log(values[at] / values[at + 1]) * (-1) ** (at // 2) for at in range(0, 2 * half, 2)]
-    ratio = difference(pairs)
+    ratio = difference((logs[: len(a)] - logs[len(a) :]).tolist())
     return (
         f"{name:24} a/b {ratio.ratio:.4f} ({ratio.low:.4f} to {ratio.high:.4f}); {inside} of {len(values)} "
         f"single intervals hold the mean; runs vary {logs.std(ddof=1):.2%}"

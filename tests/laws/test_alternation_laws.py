@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, t, ttest_1samp
 
@@ -108,6 +108,7 @@ def test_three_percent_are_ranked_rightly_from_three_hundred_requests() -> None:
     assert right >= binom.ppf(0.001, len(sides) // 2, 0.97)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=12))
 def test_the_interval_is_students(logs: list[float]) -> None:
     seen = difference(logs)

@@ -12,9 +12,10 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy.engine import make_url
@@ -23,6 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tuner.curve_picture import curve_svg
 from tuner.curve_plot import curves_html, has_curves
 from tuner.entries import NAME_LENGTH, ON_FRONT, STUDY_ID, TRIAL, Entry, study_entry, trial_entry
+from tuner.family import FAMILY_ID, MEMBER, Family
 from tuner.front import FrontView, front_json
 from tuner.plot import front_html
 from tuner.records import STUDY, State, StoredTrial, trial_folder
@@ -72,8 +74,20 @@ class _Runs:
     """As last written by this process."""
 
 
+@dataclass
+class _Kin:
+    """What MLflow has of one family."""
+
+    experiment: str
+    own: str
+    """Id of the run above."""
+    members: dict[str, "Run"]
+    written: tuple[Entry, Mapping[str, str], bool] | None = None
+    """Entry, artifacts and whether it was finished, as last written by this process."""
+
+
 class Ledger:
-    """Writes one study to one MLflow."""
+    """Writes one study, and ablations of it, to one MLflow."""
 
     def __init__(
         self, tracking_uri: str, *, artifacts: Path, say: Callable[[str], None], runs: str = "runs"
@@ -91,6 +105,7 @@ class Ledger:
         self._runs_folder = runs
         self._client: MlflowClient | None = None
         self._known: _Runs | None = None
+        self._kin: dict[str, _Kin] = {}
         self._lost = False
 
     def sync(self, study_folder: Path, view: FrontView, standing: Standing = "RUNNING") -> bool:
@@ -98,12 +113,20 @@ class Ledger:
 
         Never raises for want of an MLflow: what was measured is on disk, and the next call catches up.
         """
+        return self._tried(lambda: self._write(study_folder, view, standing))
+
+    def write_family(self, family: Family) -> bool:
+        """Write what MLflow lacks of an ablation, as `sync` does of a study."""
+        return self._tried(lambda: self._write_family(family))
+
+    def _tried(self, write: Callable[[], None]) -> bool:
         failures = self._failures()
         try:
             with _quiet():
-                self._write(study_folder, view, standing)
+                write()
         except failures as error:
             self._client = self._known = None
+            self._kin = {}
             if not self._lost:
                 reason = without_passwords(str(error)).strip().partition("\n")[0][:300]
                 self._say(
@@ -133,6 +156,68 @@ class Ledger:
                 runs.trials[trial.number] = _write_trial(client, runs, run, study_folder, view, trial)
         _mark_front(client, runs, view)
         self._write_study(client, runs, study_folder, view, standing)
+
+    def _write_family(self, family: Family) -> None:
+        """Members first, then the run above them, which says how far it all is."""
+        client = self._open()
+        kin = self._kin.get(family.id)
+        if kin is None:
+            kin = self._kin[family.id] = self._find_family(client, family)
+        for member in family.members:
+            run = kin.members.get(member.key)
+            if run is None or (run.info.status not in _DONE and not _thrown_away(run)):
+                kin.members[member.key] = _write_run(
+                    client,
+                    kin.experiment,
+                    run,
+                    parent=kin.own,
+                    title=member.title,
+                    entry=_with_tags(member.entry, {FAMILY_ID: family.id, MEMBER: member.key}),
+                    folder=member.folder,
+                    failed=member.failed,
+                    started=member.started,
+                    finished=member.finished,
+                )
+        state = (family.entry, family.artifacts, family.finished)
+        if kin.written == state:
+            return
+        _write_params(client, client.get_run(kin.own), family.entry)
+        for name, text in family.artifacts.items():
+            client.log_text(kin.own, text, name)
+        at = max((member.finished for member in family.members), default=family.started)
+        _write_metrics(client, kin.own, family.entry, at, step=len(family.members))
+        client.log_batch(kin.own, tags=_run_tags(family.entry.tags))
+        if family.finished:
+            client.set_terminated(kin.own, status="FINISHED", end_time=_milliseconds(at))
+        else:
+            client.update_run(kin.own, status="RUNNING")
+        kin.written = state
+
+    def _find_family(self, client: "MlflowClient", family: Family) -> "_Kin":
+        """The family's runs; the one above is made if need be, below the study's where that is there."""
+        experiment = self._experiment(client, f"tuner/{family.space}")
+        own: str | None = None
+        members: dict[str, Run] = {}
+        for run in _search(client, experiment, family.id, tag=FAMILY_ID):
+            key = run.data.tags.get(MEMBER)
+            if key is not None:
+                members[key] = run
+            else:
+                own = run.info.run_id
+                if _thrown_away(run):
+                    client.restore_run(own)
+        if own is None:
+            tags = {FAMILY_ID: family.id}
+            for run in _search(client, experiment, family.study_id):
+                if TRIAL not in run.data.tags:
+                    tags["mlflow.parentRunId"] = run.info.run_id
+            own = client.create_run(
+                experiment,
+                start_time=_milliseconds(family.started),
+                tags=tags,
+                run_name=family.title[:NAME_LENGTH],
+            ).info.run_id
+        return _Kin(experiment=experiment, own=own, members=members)
 
     def _open(self) -> "MlflowClient":
         from mlflow.tracking import MlflowClient
@@ -229,24 +314,57 @@ def _write_trial(
 ) -> "Run":
     """Write one trial's run, or complete it. It is ended last, so a run that is ended is whole."""
     note = trial_note(trial, view.study)
-    entry = trial_entry(trial, view.study, note, on_front=trial.number in view.numbers)
+    picture = curve_svg(trial, view.study)
+    return _write_run(
+        client,
+        runs.experiment,
+        run,
+        parent=runs.study,
+        title=trial_title(trial, view.study),
+        entry=trial_entry(trial, view.study, note, on_front=trial.number in view.numbers),
+        folder=trial_folder(study_folder, trial.number),
+        failed=trial.state is State.FAILED,
+        started=trial.started,
+        finished=trial.finished,
+        texts={} if picture is None else {"curve.svg": picture},
+    )
+
+
+def _write_run(
+    client: "MlflowClient",
+    experiment: str,
+    run: "Run | None",
+    *,
+    parent: str,
+    title: str,
+    entry: Entry,
+    folder: Path,
+    failed: bool,
+    started: datetime,
+    finished: datetime,
+    texts: Mapping[str, str] = MappingProxyType({}),
+) -> "Run":
+    """Write a run below another, or complete it; `texts` become artifacts beside the folder's files."""
     if run is None:
         run = client.create_run(
-            runs.experiment,
-            start_time=_milliseconds(trial.started),
-            tags={"mlflow.parentRunId": runs.study, **entry.tags},
-            run_name=trial_title(trial, view.study)[:NAME_LENGTH],
+            experiment,
+            start_time=_milliseconds(started),
+            tags={"mlflow.parentRunId": parent, **entry.tags},
+            run_name=title[:NAME_LENGTH],
         )
     _write_params(client, run, entry)
-    _write_metrics(client, run.info.run_id, entry, trial.finished)
+    _write_metrics(client, run.info.run_id, entry, finished)
     client.log_batch(run.info.run_id, tags=_run_tags(entry.tags))
-    client.log_artifacts(run.info.run_id, str(trial_folder(study_folder, trial.number)))
-    picture = curve_svg(trial, view.study)
-    if picture is not None:
-        client.log_text(run.info.run_id, picture, "curve.svg")
-    status = "FAILED" if trial.state is State.FAILED else "FINISHED"
-    client.set_terminated(run.info.run_id, status=status, end_time=_milliseconds(trial.finished))
+    client.log_artifacts(run.info.run_id, str(folder))
+    for name, text in texts.items():
+        client.log_text(run.info.run_id, text, name)
+    status = "FAILED" if failed else "FINISHED"
+    client.set_terminated(run.info.run_id, status=status, end_time=_milliseconds(finished))
     return client.get_run(run.info.run_id)
+
+
+def _with_tags(entry: Entry, tags: Mapping[str, str]) -> Entry:
+    return replace(entry, tags={**entry.tags, **tags})
 
 
 def _write_params(client: "MlflowClient", run: "Run", entry: Entry) -> None:
@@ -280,15 +398,18 @@ def _mark_front(client: "MlflowClient", runs: _Runs, view: FrontView) -> None:
             run.data.tags[ON_FRONT] = wanted
 
 
-def _search(client: "MlflowClient", experiment: str, study_id: str) -> Iterator["Run"]:
-    """All runs of the study, deleted ones too: what a person threw away is not written again."""
+def _search(
+    client: "MlflowClient", experiment: str, identity: str, *, tag: str = STUDY_ID
+) -> Iterator["Run"]:
+    """All runs of the study, or family by its tag; deleted ones too, since what a person threw away is not
+    written again."""
     from mlflow.entities import ViewType
 
     token: str | None = None
     while True:
         page = client.search_runs(
             [experiment],
-            filter_string=f"tags.`{STUDY_ID}` = '{study_id}'",
+            filter_string=f"tags.`{tag}` = '{identity}'",
             run_view_type=ViewType.ALL,
             max_results=500,
             page_token=token,

@@ -215,6 +215,27 @@ class ProgressReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetupReport:
+    """On what, with what and when the finished runs were measured; more than one entry where they differ."""
+
+    model: str
+    """The space's own; a factor may serve another in its place."""
+    engine: tuple[str, ...]
+    """With its version: "vllm 0.32.0". Empty while nothing ran."""
+    hardware: tuple[str, ...]
+    nodes: tuple[str, ...]
+    gpus: int
+    """That a trial may use; 0 on a CPU."""
+    traffic: tuple[str, ...]
+    """The trace by name and digest, then its figures."""
+    slo: str | None
+    """None where there is no limit."""
+    begun: str | None
+    """First start and last end of a run, to the minute, UTC; None while nothing ran."""
+    ended: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """An ablation, whole or as far as it is."""
 
@@ -226,6 +247,7 @@ class Report:
     """Then nothing was measured, and every place that shows a number says so."""
     load: str
     """What was replayed, in words."""
+    setup: SetupReport
     base: str
     """What "none on" is, in words."""
     fraction: Literal["full", "V", "IV"]

@@ -49,7 +49,7 @@ from objectives.summary import summarise
 
 Side = Literal["ours", "theirs"]
 
-_BENCH = (
+BENCH = (
     "from vllm.benchmarks.serve import add_cli_args, main\n"
     "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
     "parser = FlexibleArgumentParser()\n"
@@ -211,7 +211,7 @@ def bench(endpoint: VllmEndpoint, order: Order, folder: Path) -> BenchResult:
     trace, result = folder / "trace.jsonl", folder / "bench.json"
     write_trace(order.workload.trace, trace)
     command = (
-        *(sys.executable, "-c", _BENCH),
+        *(sys.executable, "-c", BENCH),
         *("--backend", "openai"),
         *("--base-url", endpoint.base_url),
         *("--model", order.model),

@@ -185,8 +185,8 @@ def write_design(plan: Plan) -> None:
 def _named(asked: Asked, factors: tuple[Factor, ...], same: tuple[Change, ...]) -> tuple[Factor, ...]:
     """The factors asked for, all of them where none is named."""
     there = ", ".join(factor.name for factor in factors)
+    told = f" ({', '.join(change.setting for change in same)}: the same in effect)" if same else ""
     if not factors:
-        told = f" ({', '.join(change.setting for change in same)}: the same in effect)" if same else ""
         raise Mistake(f"trial {asked.trial} does not differ from the control{told}; ablate another")
     if asked.factors is None:
         return factors
@@ -194,7 +194,7 @@ def _named(asked: Asked, factors: tuple[Factor, ...], same: tuple[Change, ...]) 
     if unknown or not asked.factors:
         raise Mistake(
             f"--factors {','.join(unknown) or 'names none'}: trial {asked.trial} differs from the control "
-            f"in {there}"
+            f"in {there}{told}"
         )
     return tuple(factor for factor in factors if factor.name in asked.factors)
 

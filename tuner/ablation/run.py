@@ -16,9 +16,11 @@ from cluster.dispatch.dispatch import Dispatch
 from cluster.node.secrecy import secret_values
 from cluster.order import Failed, Order, Outcome
 from objectives.factorial import Cell
+from search_spaces.arguments import Rendered
 from tuner import __version__
 from tuner.ablation.plan import Plan, PlannedRun, write_design
 from tuner.first_speed import begun_at, first_speed
+from tuner.models import localised
 from tuner.records import StoredTrial, read_trials, write_outcome
 from tuner.study import ATTEMPTS, QUIET_S, locked
 
@@ -114,15 +116,23 @@ def expected_s(trials: Sequence[StoredTrial]) -> float | None:
 
 def cell_order(plan: Plan, base: Order, run: PlannedRun) -> Order:
     """The study's own order, for this run's cell."""
-    settings, gpus = plan.settings(run.cell), plan.gpus(run.cell)
+    settings = plan.settings(run.cell)
+    rendered = Rendered(
+        model=settings.model,
+        arguments=dict(settings.arguments),
+        environment=dict(settings.environment),
+        gpus=plan.gpus(run.cell),
+    )
+    if plan.study.engine != "simulated":
+        rendered = localised(rendered)
     return replace(
         base,
         number=run.number,
-        model=settings.model,
-        arguments=settings.arguments,
-        environment=settings.environment,
-        gpus=gpus,
-        accelerator=plan.space.resources.accelerator if gpus else None,
+        model=rendered.model,
+        arguments=rendered.arguments,
+        environment=rendered.environment,
+        gpus=rendered.gpus,
+        accelerator=plan.space.resources.accelerator if rendered.gpus else None,
     )
 
 

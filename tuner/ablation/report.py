@@ -224,8 +224,8 @@ class SetupReport:
     """With its version: "vllm 0.32.0". Empty while nothing ran."""
     hardware: tuple[str, ...]
     nodes: tuple[str, ...]
-    gpus: int
-    """That a trial may use; 0 on a CPU."""
+    gpus: int | None
+    """That a trial may use; 0 on a CPU, None where nothing limits it."""
     traffic: tuple[str, ...]
     """The trace by name and digest, then its figures."""
     slo: str | None

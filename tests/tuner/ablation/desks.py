@@ -75,7 +75,7 @@ def study(measure: Mapping[str, Json] | None = None) -> StudyFile:
     return replace(made, space_text=SPACE, trace_digest=TRACE.digest, options=options)
 
 
-def measured(effective: Mapping[str, Json] | None = None, **metrics: float) -> Measured:
+def measured(**metrics: float) -> Measured:
     """An outcome with these metrics by their names inside."""
     return Measured(
         measurement=Measurement(
@@ -86,9 +86,7 @@ def measured(effective: Mapping[str, Json] | None = None, **metrics: float) -> M
         ),
         records=(),
         samples=(),
-        ran=Ran(
-            engine="simulated", hardware="a chip", node="here", effective=effective or EFFECTIVE, total_s=60.0
-        ),
+        ran=Ran(engine="simulated", hardware="a chip", node="here", effective=EFFECTIVE, total_s=60.0),
     )
 
 

@@ -32,8 +32,10 @@ _JITTER = 0.2
 """Chunks of one step reach their clients within this share of a usual step."""
 _LEAST_STEPS = 8
 """Of a mean that is worth having."""
-_PER_BIN = 40
+_PER_BIN = 15
 """Steps for one more bin, so that a short replay has one and a long one tells small batches from large."""
+_BATCH_BINS, _PROMPT_BINS = 3, 8
+"""Many for prompts: where memory binds the short and compute the long, their mean is neither's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,8 +306,10 @@ def _decode(gaps: _Gaps, batch: _Batch, prompts: _Prompts, queries: float) -> li
     )
     with_prompt = rows.prompts[0] >= _WITH_PROMPT * gaps.steps
     return [
-        *rows.binned("decode", ~with_prompt, by=sequences, bins=3, queries=queries),
-        *rows.binned("decode", with_prompt, by=rows.prompts[1] / gaps.steps, bins=4, queries=queries),
+        *rows.binned("decode", ~with_prompt, by=sequences, bins=_BATCH_BINS, queries=queries),
+        *rows.binned(
+            "decode", with_prompt, by=rows.prompts[1] / gaps.steps, bins=_PROMPT_BINS, queries=queries
+        ),
     ]
 
 
@@ -318,7 +322,7 @@ def _prefill(batch: _Batch, prompts: _Prompts, queries: float) -> list[Observed]
         batch.context(middle),
         prompts.between(prompts.start_s, prompts.first_s),
     )
-    return rows.binned("prefill", prompts.known, by=rows.prompts[1], bins=4, queries=queries)
+    return rows.binned("prefill", prompts.known, by=rows.prompts[1], bins=_PROMPT_BINS, queries=queries)
 
 
 @dataclass(frozen=True, slots=True)

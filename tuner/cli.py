@@ -105,6 +105,23 @@ def front(study: str | None, runs: Path, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("study", required=False)
+@click.option("--trial", "number", type=click.IntRange(min=0), required=True, help="The trial to explain.")
+@RUNS
+@JSON
+def explain(study: str | None, number: int, runs: Path, as_json: bool) -> None:
+    """Tell where the time of a trial of STUDY (default: the latest) goes, as far as the model fits."""
+    from tuner import usecases
+    from tuner.explain_words import explanation_json, explanation_lines
+
+    seen = usecases.explain(study, number, runs)
+    if as_json:
+        print_json(explanation_json(seen))
+    else:
+        _print(explanation_lines(seen))
+
+
+@main.command()
 @click.argument("study")
 @click.option("--trial", "number", type=click.IntRange(min=0), required=True)
 @click.option("--to", "target", type=click.Choice(["vllm"]), required=True)

@@ -20,6 +20,8 @@ from search_spaces import describe, load
 from search_spaces.faults import SpaceError
 from search_spaces.space import Space
 from search_spaces.values import Json
+from tuner.explain import Explanation
+from tuner.explain import explain as explain_trial
 from tuner.export.folder import ExportError, check_exportable, write_folder
 from tuner.export.vllm import start_line, vllm_files
 from tuner.front import FrontView, read_view
@@ -85,6 +87,12 @@ def front(study: str | None, runs: Path) -> FrontView:
     """A study's front; the latest study's where none is named."""
     with users_mistakes():
         return read_view(study_folder(study, runs))
+
+
+def explain(study: str | None, number: int, runs: Path) -> Explanation:
+    """Where a trial's time goes; the latest study's where none is named."""
+    with users_mistakes():
+        return explain_trial(study_folder(study, runs), number)
 
 
 def export(

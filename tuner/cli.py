@@ -3,14 +3,16 @@
 import errno
 import os
 import signal
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 import tuner
 from tuner.mistakes import Mistake
 from tuner.options import JSON, RUNS, print_json
+from tuner.redaction import without_passwords
 from tuner.trace_commands import trace
 
 EXIT_FAILURE = 1
@@ -51,7 +53,7 @@ def main() -> None:
 @click.option("--trials", type=click.IntRange(min=1), help="Finished trials in all, the control included.")
 @click.option("--study", "name", help="Name of the study (default: the space's name and the time).")
 @click.option("--resume", is_flag=True, help="Go on with a study (the latest, or --study), up to its total.")
-@click.option("--sampler", help="tpe (the default), gp, nsga2, qmc or random.")
+@click.option("--sampler", help="ehvi (the default), tpe, gp, nsga2, qmc or random.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the search (default: 0).")
 @click.option("--trace", help="Trace to replay instead of the space's own.")
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Play the trace this much faster.")
@@ -102,6 +104,67 @@ def front(study: str | None, runs: Path, as_json: bool) -> None:
         print_json(front_json(seen))
     else:
         _print(front_lines(seen))
+
+
+@main.command()
+@click.argument("study", required=False)
+@click.option("--trial", type=click.IntRange(min=0), required=True, help="The trial to take apart.")
+@click.option("--factors", help="Factors to switch, by name and comma; all others stay on (default: all).")
+@click.option("--replicates", type=click.IntRange(min=2), help="Runs of each cell (default: 2).")
+@click.option(
+    "--fraction",
+    type=click.Choice(["full", "V", "IV"]),
+    help="Which combinations (default: full up to 4 factors, else resolution V).",
+)
+@click.option("--ray", "address", help="Address of a Ray cluster (default: start a Ray on this machine).")
+@click.option("--tracking-uri", help="MLflow to log to (default: the study's).")
+@click.option("--yes", is_flag=True, help="Do not ask before it starts.")
+@RUNS
+@JSON
+def ablate(
+    study: str | None,
+    trial: int,
+    factors: str | None,
+    replicates: int | None,
+    fraction: Literal["full", "V", "IV"] | None,
+    address: str | None,
+    tracking_uri: str | None,
+    yes: bool,
+    runs: Path,
+    as_json: bool,
+) -> None:
+    """Measure what makes a trial of STUDY (default: the latest) what it is, alone and combined.
+
+    Run again, it goes on where it was stopped.
+    """
+    from tuner import usecases
+    from tuner.ablation.plan import Asked
+    from tuner.ablation.report import report_json
+    from tuner.ablation.terminal import Progress, report_lines
+
+    # A stop from a scheduler or a service manager is Ctrl-C: what runs is ended, the rest goes on later.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    named = None if factors is None else tuple(name for name in factors.split(",") if name)
+    found = usecases.ablate(
+        usecases.AblationRequest(
+            study=study,
+            ablation=Asked(trial=trial, factors=named, replicates=replicates, fraction=fraction),
+            address=address,
+            tracking_uri=tracking_uri,
+            runs=runs,
+        ),
+        Progress(say=lambda line: click.echo(line, err=as_json)).show,
+        # Asked of a person only: a script has made up its mind.
+        lambda: yes or not sys.stdin.isatty() or click.confirm("start?", default=True, err=as_json),
+    )
+    if found is None:
+        return
+    if as_json:
+        print_json(report_json(found.report))
+        return
+    _print(report_lines(found.report))
+    where = f"MLflow has it at {without_passwords(found.tracking_uri)}; " if found.logged else ""
+    click.echo(f"{where}it is in {found.folder}")
 
 
 @main.command()

@@ -4,13 +4,14 @@ Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.dispatch.dispatch import Dispatch, DispatchError
 from cluster.dispatch.in_process import InProcess
+from cluster.node.secrecy import HIDDEN
 from cluster.node.small_model import ModelUnavailable, prepare_small_model
 from cluster.traffic.tokenizer import TokenizerError, load_encode
 from cluster.traffic.trace import TraceError
@@ -20,6 +21,14 @@ from search_spaces import describe, load
 from search_spaces.faults import SpaceError
 from search_spaces.space import Space
 from search_spaces.values import Json
+from tuner.ablation.judge import report as ablation_report
+from tuner.ablation.logged import artifacts, family
+from tuner.ablation.plan import Asked, PlannedRun, plan
+from tuner.ablation.report import Report
+from tuner.ablation.run import AblationEvent, cell_order, expected_s, to_do
+from tuner.ablation.run import ablate as run_ablation
+from tuner.ablation.terminal import plan_lines
+from tuner.ablation.traffic import same_traffic
 from tuner.explain import Explanation
 from tuner.explain import explain as explain_trial
 from tuner.export.folder import ExportError, check_exportable, write_folder
@@ -30,8 +39,9 @@ from tuner.loads import measured_text
 from tuner.mistakes import Mistake
 from tuner.models import local_model
 from tuner.preflight import check_arguments, check_room, check_verdict
-from tuner.records import RecordError
-from tuner.sampler import Search, sampler_named
+from tuner.records import RecordError, StoredTrial, StudyFile, read_trials
+from tuner.sampler import Guidance, Search, sampler_named
+from tuner.sampler.prior import predictor
 from tuner.session import (
     DEFAULT_TRIALS,
     SearchRequest,
@@ -204,6 +214,7 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
                 storage=asked.storage or _default_storage(asked.runs),
                 recipe=recipe,
                 seed=study.seed,
+                guidance=Guidance(predict=predictor(space, workload, study.slo)),
             )
             tracking_uri = asked.tracking_uri or default_tracking_uri(asked.runs)
             ledger = Ledger(
@@ -215,6 +226,90 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
                 done = event if isinstance(event, Done) else done
     assert done is not None  # the generator's last event
     return Searched(view=done.view, logged=done.logged, tracking_uri=tracking_uri, exhausted=done.exhausted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblationRequest:
+    """What `tuner ablate` was asked."""
+
+    study: str | None
+    ablation: Asked
+    address: str | None = None
+    """Of a Ray cluster; None: a Ray of this machine's own."""
+    tracking_uri: str | None = None
+    runs: Path = Path("runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablated:
+    """How an ablation ended."""
+
+    report: Report
+    folder: Path
+    logged: bool
+    """Whether MLflow has everything."""
+    tracking_uri: str
+
+
+def ablate(
+    asked: AblationRequest, show: Callable[[AblationEvent | str], None], agreed: Callable[[], bool]
+) -> Ablated | None:
+    """Ablate a trial, or go on with that; what it shows. None where it was not agreed to.
+
+    Args:
+        show: given every event as it happens, and remarks as strings.
+        agreed: asked once it was shown what will run and for how long, if anything will.
+    """
+    with users_mistakes():
+        folder = study_folder(asked.study, asked.runs)
+        study, _ = trial_of(folder, asked.ablation.trial)
+        trials = read_trials(folder)
+        space, workload = same_traffic(study)
+        made = plan(asked.ablation, study, space, trials, folder)
+        tracking_uri = asked.tracking_uri or _tracking_uri_of(study, asked.runs)
+        left = to_do(made, read_trials(made.folder))
+        for line in plan_lines(made, left=len(left), each_s=expected_s(trials)):
+            show(line)
+        if left and not agreed():
+            return None
+        ledger = Ledger(tracking_uri, artifacts=asked.runs / "mlartifacts", say=show, runs=str(asked.runs))
+        base = orders(study, space, workload, simulated=study.engine == "simulated")(0, None)
+
+        def seen() -> Report:
+            return ablation_report(made, read_trials(made.folder), trials, workload.trace, str(asked.runs))
+
+        def record(finished: Sequence[StoredTrial]) -> bool:
+            return ledger.write_family(family(made, seen(), finished))
+
+        if left:
+            with _dispatch(study.engine, asked.address) as dispatch:
+                for cell in made.cells:
+                    check_room(
+                        cell_order(made, base, PlannedRun(number=0, block=0, cell=cell)), dispatch, space
+                    )
+                if study.engine == "vllm":
+                    load_encode(workload.tokenizer)
+                events = run_ablation(made, trials, lambda run: cell_order(made, base, run), dispatch, record)
+                for event in events:
+                    show(event)
+        found = seen()
+        for name, text in artifacts(found).items():
+            (made.folder / name).write_text(text, encoding="utf-8")
+        logged = record(read_trials(made.folder))
+    return Ablated(report=found, folder=made.folder, logged=logged, tracking_uri=tracking_uri)
+
+
+def _tracking_uri_of(study: StudyFile, runs: Path) -> str:
+    """Where the study was logged."""
+    kept = study.options.get("tracking_uri")
+    if kept is None:
+        return default_tracking_uri(runs)
+    if HIDDEN in str(kept):
+        raise Mistake(
+            f"study {study.name} was logged to {kept}, and its password was not written down; "
+            "give it with --tracking-uri"
+        )
+    return str(kept)
 
 
 def _dispatch(engine: str, address: str | None) -> Dispatch:

@@ -1,0 +1,200 @@
+"""`tuner ablate` as a user meets it, on the simulated engine, with MLflow."""
+
+import json
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from mlflow.entities import Run as MlflowRun
+from mlflow.tracking import MlflowClient
+
+from cluster.dispatch.in_process import InProcess
+from cluster.order import Order, Outcome
+from tuner.cli import main
+from tuner.records import read_trials
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+
+Run = Callable[..., Result]
+
+SPACE = """
+name: tiny
+model: meta-llama/Llama-3.1-8B-Instruct
+resources: {gpus: 1}
+engine: {max_model_len: 4096, enable_prefix_caching: false}
+parameters:
+  quantisation: {choices: {fp8: {set: {quantization: fp8}}}}
+  prefix_cache: {choices: {on: {set: {enable_prefix_caching: true}}}}
+  speculation:
+    choices:
+      ngram:
+        set: {speculative_config: {method: ngram, prompt_lookup_min: 2}}
+        parameters: {depth: {int: [2, 4], argument: speculative_config.num_speculative_tokens}}
+traffic:
+  make: {requests: 40, rate: 20, input_mean: 300, input_max: 1000, output_mean: 20, output_max: 100,
+         shared_prefix: 0.5, block_tokens: 64, seed: 3}
+slo: {ttft_p95_ms: 500, tpot_p95_ms: 40}
+measure: fixed
+"""
+"""Every config has all three, so trial 1 is a combination whatever is asked of the sampler."""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_mlflow: Callable[[], str]) -> Run:
+    """Calls `tuner` in an empty folder, after a simulated study `s` of a control and one trial."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(SPACE)
+    uri = new_mlflow()
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(main, list(words))
+
+    made = call(
+        *("search", "--space", "tiny.yaml", "--engine", "simulated", "--sampler", "random"),
+        *("--trials", "2", "--study", "s", "--tracking-uri", uri),
+    )
+    assert made.exit_code == 0, made.output
+    return call
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of the orders that were run from here on."""
+    numbers: list[int] = []
+    before = InProcess.next
+
+    def counted(self: InProcess, timeout_s: float | None = None) -> tuple[int, Outcome] | None:
+        landed = before(self, timeout_s)
+        if landed is not None:
+            numbers.append(landed[0])
+        return landed
+
+    monkeypatch.setattr(InProcess, "next", counted)
+    return numbers
+
+
+def runs_in(folder: Path) -> list[MlflowRun]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        client = MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+        (experiment,) = (e for e in client.search_experiments() if e.name == "tuner/tiny")
+        return list(client.search_runs([experiment.experiment_id]))
+
+
+def test_eight_cells_twice_from_one_command(run: Run, sent: list[int], tmp_path: Path) -> None:
+    result = run("ablate", "--trial", "1")
+    assert result.exit_code == 0, result.output
+    assert sent == list(range(18))
+    assert "8 cells; 2 blocks of all cells, none on twice in each: 18 runs" in result.output
+    assert "SIMULATED" in result.output
+    assert "[18 of 18 done]" in result.output
+    folder = tmp_path / "runs" / "s" / "ablations" / "trial-0001"
+    assert len(read_trials(folder)) == 18
+    report = json.loads((folder / "report.json").read_text())
+    assert report["progress"] == {"planned": 18, "done": 18, "failed": 0, "blocks": 2}
+    assert {cell["name"]: len(cell["runs"]) for cell in report["cells"]}["control"] == 4
+    assert (folder / "report.txt").read_text() in result.output
+
+
+def test_the_simulated_engine_answers_equal_cells_alike(run: Run) -> None:
+    """No noise and one seed: every run of a cell is the same, and the intervals have no width."""
+    raw = json.loads(run("ablate", "--trial", "1", "--json").stdout)
+    for cell in raw["cells"]:
+        tpot = cell["metrics"]["tpot_mean_ms"]
+        assert tpot["least"] == tpot["most"]
+    assert raw["outcomes"][0]["product"]["low"] == pytest.approx(raw["outcomes"][0]["product"]["high"])
+
+
+def test_killed_in_the_middle_it_goes_on_and_measures_nothing_twice(
+    run: Run, sent: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(InProcess, "submit", _interrupted(InProcess.submit, at=7))
+        stopped = run("ablate", "--trial", "1")
+    assert stopped.exit_code == 130
+    assert stopped.stderr.splitlines()[-1] == "interrupted"
+    assert sent == list(range(7))
+    again = run("ablate", "--trial", "1")
+    assert again.exit_code == 0, again.output
+    assert "7 of them are not to be run any more" in again.output
+    assert sent == list(range(18))
+    assert run("ablate", "--trial", "1").exit_code == 0
+    assert sent == list(range(18))
+    cells = Counter(one.data.tags["run"] for one in runs_in(tmp_path) if "run" in one.data.tags)
+    assert cells == Counter(map(str, range(18)))  # each once in MLflow, too
+
+
+def _interrupted(
+    submit: Callable[[InProcess, Order], None], *, at: int
+) -> Callable[[InProcess, Order], None]:
+    def submitted(self: InProcess, order: Order) -> None:
+        if order.number == at:
+            raise KeyboardInterrupt
+        submit(self, order)
+
+    return submitted
+
+
+def test_mlflow_holds_the_ablation_and_every_run_of_a_cell_below_it(run: Run, tmp_path: Path) -> None:
+    assert run("ablate", "--trial", "1").exit_code == 0
+    there = runs_in(tmp_path)
+    (own,) = (one for one in there if one.data.tags.get("ablated_trial") == "1")
+    members = [one for one in there if "run" in one.data.tags]
+    (study,) = (one for one in there if one.data.tags.get("tuner.study_id") and "trial" not in one.data.tags)
+    assert own.data.tags["mlflow.parentRunId"] == study.info.run_id
+    assert own.info.status == "FINISHED"
+    assert own.info.run_name == "simulated · ablation · s/trial-0001"
+    assert own.data.metrics["runs_done"] == 18
+    assert "shortfall/tpot_mean_ms" in own.data.metrics
+    assert len(members) == 18
+    for one in members:
+        assert one.data.tags["mlflow.parentRunId"] == own.info.run_id
+        assert one.data.metrics["tpot_mean_ms"] > 0
+        assert one.data.params["quantisation"] in ("on", "off")
+        assert "trial" not in one.data.tags  # the study's own trials are told by that
+    kept = Path(own.info.artifact_uri.removeprefix("file://"))
+    assert {"report.json", "report.txt", "design.json"} <= {path.name for path in kept.iterdir()}
+    # A study that goes on still knows its own runs from these.
+    resumed = run("search", "--resume", "--study", "s", "--trials", "3")
+    assert resumed.exit_code == 0, resumed.output
+    trials = [one for one in runs_in(tmp_path) if "trial" in one.data.tags]
+    assert sorted(one.data.tags["trial"] for one in trials) == ["0", "1", "2"]
+
+
+def test_some_factors_more_often(run: Run, sent: list[int], tmp_path: Path) -> None:
+    result = run("ablate", "s", "--trial", "1", "--factors", "speculation,quantisation", "--replicates", "3")
+    assert result.exit_code == 0, result.output
+    assert len(sent) == 3 * 5
+    assert "against trial 1 without quantisation and speculation" in result.output
+    assert (tmp_path / "runs/s/ablations/trial-0001-quantisation+speculation/report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--trial", "7"), "no finished trial 7; finished are 0, 1"),
+        (("--trial", "0"), "trial 0 is the control"),
+        (
+            ("--trial", "1", "--factors", "tea"),
+            "--factors tea: trial 1 differs from the control in quantisation",
+        ),
+        (("--trial", "1", "--fraction", "V"), "3 factors have no fraction of resolution V"),
+    ],
+)
+def test_mistakes_are_one_line(run: Run, words: tuple[str, ...], told: str) -> None:
+    result = run("ablate", *words)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.strip().splitlines()
+    assert told in line
+
+
+def test_another_trace_than_the_studys_is_a_mistake(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "s" / "study.json"
+    raw = json.loads(path.read_text())
+    path.write_text(json.dumps(raw | {"trace_digest": "0" * 64}))
+    result = run("ablate", "--trial", "1")
+    assert result.exit_code == 2
+    assert "replayed another trace (000000000000, not " in result.stderr

@@ -93,7 +93,7 @@ def test_simulated_is_said_at_the_top_in_the_title_and_at_every_number() -> None
     page = report_html(report())
     assert "<title>SIMULATED" in page
     assert "SIMULATED: nothing on this page was measured on an engine." in _Page(page).text
-    headings = re.findall(r"<h2>(.*?)</h2>", page)
+    headings = re.findall(r"<h2.*?>(.*?)</h2>", page)
     numbers = [heading for heading in headings if heading != "How to read this"]
     assert all("SIMULATED" in heading for heading in numbers)
     assert "SIMULATED" not in report_html(report(simulated=False))
@@ -215,6 +215,22 @@ def test_a_fractions_aliases_are_printed() -> None:
     text = _page(made).text
     assert "a fraction of resolution V" in text
     assert re.search(r"holds -?[\d.]+ of \w × \w × \w", text)
+
+
+def test_a_pair_is_coloured_as_the_words_beside_it_say() -> None:
+    made = report(("a", "b"))
+    (pair,) = made.outcomes[0].interactions
+    for contend, look, words in (
+        (True, "worse", "contend"),
+        (False, "better", "help each other"),
+        (None, "untold", "neither, as far as told"),
+    ):
+        told = dataclasses.replace(pair, contend=contend)
+        outcome = dataclasses.replace(made.outcomes[0], interactions=(told,))
+        page = report_html(dataclasses.replace(made, outcomes=(outcome,)))
+        row = page[page.index("together, over the product") :].partition("</tbody>")[0]
+        assert f'class="bar {look}"' in row
+        assert words in row
 
 
 def test_a_number_that_the_load_pins_is_marked() -> None:

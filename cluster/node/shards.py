@@ -35,9 +35,9 @@ from objectives.allowance import Allowance, cut_records
 from objectives.measurement import Record
 
 CHUNK_S = 20e-6
-"""CPU that a streamed chunk costs the client, and what a request costs beside its chunks: the upper end of
-what benchmarks/replay.py found for them on slow cores (docs/replay.md)."""
-REQUEST_S = 300e-6
+REQUEST_S = 500e-6
+"""CPU that a streamed chunk costs the client, and what a request with a connection of its own costs beside
+its chunks: about the most that benchmarks/replay.py found on slow and busy cores (docs/replay.md)."""
 SHARE = 0.4
 """Share of one core that a process is given to do. Tokens come in bursts, one a sequence and step, and at
 half of a core a burst waits as long again as it takes; `cluster.node.validity` calls 85 % void."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from search_spaces.values import Json
+from tuner.ablation.page import report_html
 from tuner.ablation.plan import DESIGN, REPORT, Plan
 from tuner.ablation.report import Report, report_json
 from tuner.ablation.run import to_do
@@ -22,6 +23,7 @@ def artifacts(report: Report) -> dict[str, str]:
     return {
         REPORT: json.dumps(report_json(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
         "report.txt": "\n".join(report_lines(report)) + "\n",
+        "report.html": report_html(report),
     }
 
 

@@ -7,6 +7,7 @@ from cluster.node.engine import EngineFailure
 from cluster.node.simulation.settings import describe
 from cluster.traffic.trace import Trace
 from objectives.effects import Effect
+from objectives.factorial import Cell
 from search_spaces.factors import Factor
 from search_spaces.roofline import kv_bytes_per_token, kv_share, weight_bytes
 from search_spaces.schemes import SchemeMismatch, served_scheme
@@ -48,23 +49,31 @@ class _Bytes:
     """What a decode step of one rank reads, on average."""
 
     weights: float
-    kv: float
-    batch: float
+    kv_of_one: float
+    """Of one sequence, at the trace's mean context."""
+    fewest: float
+    most: float
+    """Sequences that decode, mean over time."""
 
     @property
     def larger(self) -> str | None:
-        """None: about equal."""
-        if max(self.kv, self.weights) < _CLEAR * min(self.kv, self.weights):
-            return None
-        return "KV cache" if self.kv > self.weights else "weights"
+        """None: about equal, or it hangs on how many decode."""
+        if self.kv_of_one * self.fewest >= _CLEAR * self.weights:
+            return "KV cache"
+        return "weights" if self.weights >= _CLEAR * self.kv_of_one * self.most else None
 
     @property
     def text(self) -> str:
-        return f"{_size(self.weights)} of weights and {_size(self.kv)} of KV (batch {number(self.batch)})"
+        kv = [_size(self.kv_of_one * many) for many in (self.fewest, self.most)]
+        many = [number(self.fewest), number(self.most)]
+        return (
+            f"{_size(self.weights)} of weights and {' to '.join(dict.fromkeys(kv))} of KV "
+            f"({' to '.join(dict.fromkeys(many))} sequences)"
+        )
 
 
 def larger_cost(readings: Readings, trace: Trace) -> AnswerReport:
-    """By the bytes that a decode step reads: of the checkpoint, and of the contexts of the measured batch."""
+    """By the bytes that a decode step reads: of the checkpoint, and of the contexts of what decodes."""
     factor = _factor(readings, "quantisation")
     if factor is None:
         return _cannot(KV, "quantisation is not among the factors")
@@ -72,10 +81,10 @@ def larger_cost(readings: Readings, trace: Trace) -> AnswerReport:
     context = _context(trace)
     found = []
     for one in (NONE, cell):
-        batch = readings.mean(one, "batch_mean")
-        if not batch:
-            return _cannot(KV, f"the batch of cell {readings.plan.name(one)} was not measured")
-        read = _read(readings.plan.settings(one), batch, context)
+        many = _decoding(readings, one)
+        if many is None:
+            return _cannot(KV, f"how many sequences decode in cell {readings.plan.name(one)} is not known")
+        read = _read(readings.plan.settings(one), many, context)
         if read is None:
             return _cannot(KV, "there are no figures for the size of the checkpoint or of its KV cache")
         found.append(read)
@@ -83,13 +92,14 @@ def larger_cost(readings: Readings, trace: Trace) -> AnswerReport:
     if before.larger is None or after.larger is None:
         return _cannot(
             KV,
-            f"the two are about equal: a decode step reads {before.text} without and {after.text} with it",
+            "the two are about equal, or which is larger hangs on how much of the batch decodes: a decode "
+            f"step reads {before.text} without and {after.text} with it",
         )
     told = (
         f"a decode step reads {before.text} without and {after.text} with it, at contexts of "
         f"{context:.0f} tokens on average"
     )
-    how = "Reckoned from the checkpoint and the measured batch; bytes read, not time"
+    how = "Reckoned from the checkpoint and the sequences measured; bytes read, not time"
     match before.larger, after.larger:
         case "weights", "KV cache":
             return _known(KV, f"Yes: {told}. {how}.")
@@ -246,7 +256,20 @@ def _context(trace: Trace) -> float:
 _DTYPES = {"auto": "bfloat16", "half": "float16", "float": "float32"}
 
 
-def _read(settings: Settings, batch: float, context: float) -> _Bytes | None:
+def _decoding(readings: Readings, cell: Cell) -> tuple[float, float] | None:
+    """Sequences that decode, mean over time, from below and above.
+
+    By Little's law, rate times the time from first token to last; and the batch, in which some prefill.
+    """
+    rate, batch = readings.mean(cell, "throughput_rps"), readings.mean(cell, "batch_mean")
+    e2e, ttft = readings.mean(cell, "e2e_mean_s"), readings.mean(cell, "ttft_mean_s")
+    if not rate or not batch or e2e is None or ttft is None or e2e <= ttft:
+        return None
+    found = rate * (e2e - ttft)
+    return min(found, batch), max(found, batch)
+
+
+def _read(settings: Settings, many: tuple[float, float], context: float) -> _Bytes | None:
     """None where there are no figures for the model or a type."""
     given = settings.arguments
     dtype, kv_dtype = (str(given.get(name) or "auto") for name in ("dtype", "kv_cache_dtype"))
@@ -259,11 +282,11 @@ def _read(settings: Settings, batch: float, context: float) -> _Bytes | None:
         scheme = served_scheme(quantization if isinstance(quantization, str) else None, checkpoint)
         return _Bytes(
             weights=weight_bytes(shape, scheme, dtype) / ranks,
-            kv=batch
-            * context
+            kv_of_one=context
             * kv_bytes_per_token(shape, dtype if kv_dtype == "auto" else kv_dtype)
             * kv_share(shape, ranks),
-            batch=batch,
+            fewest=many[0],
+            most=many[1],
         )
     except (EngineFailure, SchemeMismatch, KeyError, Mistake):
         return None

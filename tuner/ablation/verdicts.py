@@ -45,7 +45,7 @@ def _verdict(name: str, outcomes: Sequence[Judged]) -> DropReport:
         elif bad:
             verdict, why = "drop", f"with all others on it harms: {_all(bad)}"
         else:
-            verdict, why = "drop", f"with all others on it does nothing that is told: {_all(seen)}"
+            verdict, why = "drop", f"with all others on no effect of 1 % or more is told: {_all(seen)}"
     return DropReport(factor=name, verdict=verdict, why=why)
 
 

@@ -21,9 +21,14 @@ def shaken(run: PlannedRun, noise: float) -> float:
     return float(np.exp(np.random.default_rng([3, run.number]).normal(0, noise)))
 
 
-def batches(control: float, quantised: float) -> Answer:
+def batches(control: float, quantised: float, *, decoding: float = 1.0) -> Answer:
+    """With so much of the batch decoding: 10 requests a second, each that long between its tokens."""
+
     def answer(cell: Cell, run: PlannedRun) -> Outcome:
-        return measured(batch_mean=quantised if Q in cell else control, tpot_mean_s=0.02)
+        batch = quantised if Q in cell else control
+        return measured(
+            batch_mean=batch, throughput_rps=10.0, ttft_mean_s=0.5, e2e_mean_s=0.5 + decoding * batch / 10
+        )
 
     return answer
 
@@ -47,7 +52,7 @@ def test_quantisation_makes_the_kv_cache_the_larger_cost_between_the_two_even_ba
         # Quantised it is faster, so the batch is smaller: the KV cache is not what grew.
         (2000, 100, "No, the weights are the larger cost"),
         (8, 650, "Cannot tell from these runs: the two are about equal"),
-        (0, 8, "Cannot tell from these runs: the batch of cell control was not measured"),
+        (0, 8, "Cannot tell from these runs: how many sequences decode in cell control is not known"),
     ],
 )
 def test_otherwise_it_does_not_or_cannot_be_told(
@@ -56,6 +61,14 @@ def test_otherwise_it_does_not_or_cannot_be_told(
     told = answer_to(KV, Desk(tmp_path).run(batches(control, quantised)))
     assert told.answer.startswith(begins)
     assert told.known is not begins.startswith("Cannot")
+
+
+def test_a_batch_that_is_half_prefill_is_no_evidence_of_a_large_kv_cache(tmp_path: Path) -> None:
+    """850 in the batch read more KV than quantised weights if all of them decode, 425 do not."""
+    told = answer_to(KV, Desk(tmp_path).run(batches(850, 850, decoding=0.5)))
+    assert not told.known
+    assert "hangs on how much of the batch decodes" in told.answer
+    assert "9.08 GB of weights and 6.13 GB to 12.3 GB of KV (425 to 850 sequences) with it" in told.answer
 
 
 def test_without_quantisation_among_the_factors_its_question_has_no_answer(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_factors_to_drop_leave_a_config_that_was_measured(tmp_path: Path) -> Non
     desk = Desk(tmp_path)
     seen = desk.run(noisy({"goodput_rps": (4.0, truth)}, offered_rps=20.0))
     assert {drop.factor: drop.verdict for drop in seen.drops} == {Q: "keep", P: "drop", S: "drop"}
-    assert "does nothing that is told" in verdict(seen, P).why
+    assert "no effect of 1 % or more is told" in verdict(seen, P).why
     assert "harms: goodput ×0.8" in verdict(seen, S).why
     rest = seen.without
     assert rest is not None

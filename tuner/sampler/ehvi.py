@@ -34,6 +34,8 @@ _ROUNDS, _BEST = 2, 6
 """Rounds of looking round the best candidates, and how many of them."""
 _WARM = 6
 """Trials among which each has a choice that none before it had."""
+_REFUTED = 0.5
+"""Trust in the prediction below which choices that no trial has had are tried, every other trial."""
 _CLIMBS, _SPREAD = 3, 16
 """The same for what is predicted to be good, once a study."""
 
@@ -88,15 +90,15 @@ class EhviSampler(BaseSampler):
             near = [n for config in rated.best(_BEST) for n in neighbours(self._space, config, rng)]
             rated.add(self._oracle.slate(self._new(known, rated, near)), judge)
         order = rated.best(len(rated.scores))
-        if self._guidance.warm_start:
+        young = 0 < len(known.taken) < _WARM and self._guidance.warm_start
+        # Of what a prediction that is not borne out made of a choice, nothing is left: it has to be tried.
+        if young or (judge.trust < _REFUTED and len(known.taken) % 2):
             order = self._covering(known, order)
         return next(iter(self._allowed(known, order)), None)
 
     def _covering(self, known: Lessons, order: list[Config]) -> list[Config]:
-        """While a study is young, first those with a choice that no trial has had and that may well start. What
-        a prediction is wrong about may be a choice that it keeps out of sight."""
-        if not 0 < len(known.taken) < _WARM:
-            return order
+        """First those with a choice that no trial has had and that may well start: what a prediction is wrong
+        about may be a choice that it keeps out of sight."""
         seen = frozenset[Pick]().union(*(picks(self._space, config) for config in known.taken))
         fits = dict(zip(order, self._oracle.slate(order).fits.tolist(), strict=True))
         return sorted(order, key=lambda c: not (fits[c] and picks(self._space, c) - seen))

@@ -48,6 +48,8 @@ class _Model:
 
     process: Posterior
     prediction: Callable[[Slate], Array]
+    guided: bool
+    """Whether there is one."""
 
     def at(self, slate: Slate) -> tuple[Array, Array]:
         """(n,) mean and standard deviation."""
@@ -59,6 +61,7 @@ class Judge:
 
     Attributes:
         front: measured configs on the front as the models see it.
+        trust: how far the prediction is borne out, 0 to 1: the largest weight that an objective gives it.
     """
 
     def __init__(
@@ -70,6 +73,8 @@ class Judge:
         self._pending = oracle.slate(known.pending)
         self._floors = [self._floor(j) for j in range(len(goal.objectives))]
         self._models = [self._objective(j) for j in range(len(goal.objectives))]
+        guided = [model.process.hyper.weight for model in self._models if model.guided]
+        self.trust = max(guided, default=0.0)
         self._limits = [self._limit(name) for name in known.violations] if guidance.constraints else []
         self._starting = self._start() if guidance.failures else None
         self.front, self._losses = self._seen_front()
@@ -111,7 +116,13 @@ class Judge:
             values = slate.violation(name)
             return None if values is None else values / scale
 
-        return self._model(self._measured.take(np.flatnonzero(told)), values / scale, prediction)
+        measured = self._measured.take(np.flatnonzero(told))
+        model = self._model(measured, values / scale, prediction)
+        if model.guided and model.process.hyper.weight > self.trust:
+            # It comes from where the objectives' predictions do. Most trials meet a constraint, or all
+            # miss it, so by themselves they say less of how good its prediction is.
+            model = self._model(measured, values / scale, prediction, replace(_PREDICTED, weight=self.trust))
+        return model
 
     def _start(self) -> _Model:
         """Whether a config is measured, 1, or fails, 0."""
@@ -164,7 +175,7 @@ class Judge:
             pending=self._pending.points,
             pending_prediction=asked(self._pending),
         )
-        return _Model(process, asked)
+        return _Model(process, asked, guided)
 
     def _logs(self, j: int, values: Array) -> Array:
         """(n,) what the processes see: the logarithm of a minimised value, minus that of a maximised one."""

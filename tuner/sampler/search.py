@@ -28,7 +28,7 @@ from tuner.sampler.lessons import CAUSE, UNSCORED, cause_of, picks
 from tuner.sampler.proposer import Known, Proposer, silent_optuna
 from tuner.sampler.recipes import Recipe, SamplerError
 
-_REASON, _CONTROL, _GIVEN_BACK = "reason", "is_control", "given_back"
+_REASON, _CONTROL, _GIVEN_BACK, _REPEATS = "reason", "is_control", "given_back", "repeats"
 
 _UNGUIDED = Guidance()
 
@@ -42,6 +42,7 @@ class Proposal:
 
     number: int
     config: Config
+    """Empty for a repeat of a control that is no point of the space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ class Search:
     def running(self) -> tuple[Proposal, ...]:
         """Trials asked for and not told: this process's, and those that a dead one left."""
         return tuple(
-            Proposal(number=trial.number, config=self._config(trial))
+            Proposal(number=trial.number, config=self._config(trial) if trial.params else Config({}))
             for trial in self._trials()
             if trial.state is TrialState.RUNNING
         )
@@ -170,15 +171,29 @@ class Search:
         return Proposal(number=number, config=config)
 
     @_in_database()
+    def repeat(self, first: int, config: Config | None) -> int:
+        """Enter a trial that measures a config again; its number. To samplers it is one more trial of it.
+
+        Args:
+            first: number of the config's first trial.
+            config: None where it is no point of the space.
+        """
+        number = self.length
+        self._add(TrialState.RUNNING, config, None, {_REPEATS: first})
+        return number
+
+    @_in_database()
     def tell(self, number: int, verdict: Verdict) -> None:
         """End a trial that was asked for. One that has been told already keeps what it was told."""
         self._tell(number, verdict, _attributes(verdict))
 
     @_in_database()
     def cancel(self, number: int) -> None:
-        """End a trial that has no outcome. Its config is asked again, first of all, under another number."""
+        """End a trial that has no outcome. Its config is asked again, first of all, under another number; that
+        of a repeat is not."""
         verdict = Unscored(cause=Cause.CANCELLED, reason="it was under way when the search ended")
-        self._tell(number, verdict, {_GIVEN_BACK: True, **_attributes(verdict)})
+        again = {} if _REPEATS in self._trials()[number].user_attrs else {_GIVEN_BACK: True}
+        self._tell(number, verdict, {**again, **_attributes(verdict)})
 
     def _tell(self, number: int, verdict: Verdict, attributes: Mapping[str, str | bool]) -> None:
         frozen = self._trials()[number]
@@ -196,25 +211,35 @@ class Search:
                 self._study.tell(number, state=TrialState.FAIL)
 
     @_in_database()
-    def add(self, number: int, config: Config | None, verdict: Verdict, *, is_control: bool = False) -> None:
+    def add(
+        self,
+        number: int,
+        config: Config | None,
+        verdict: Verdict,
+        *,
+        is_control: bool = False,
+        repeats: int | None = None,
+    ) -> None:
         """Enter a trial that was not asked for: a control, or one that is on disk and not in the database.
 
         Args:
             number: at least `length`; the numbers between are entered as cancelled.
             config: None where it is no point of the space; then it teaches the sampler nothing.
+            repeats: number of the trial whose config it measured again, if it did.
         """
         for _ in range(self.length, number):
             reason = "its outcome is not on disk"
             self._add(TrialState.FAIL, None, Unscored(cause=Cause.CANCELLED, reason=reason))
         state = TrialState.COMPLETE if isinstance(verdict, Scored) else TrialState.FAIL
-        self._add(state, config, verdict, {_CONTROL: True} if is_control else {})
+        marks: dict[str, bool | int] = {_CONTROL: True} if is_control else {}
+        self._add(state, config, verdict, marks if repeats is None else {**marks, _REPEATS: repeats})
 
     def _add(
         self,
         state: TrialState,
         config: Config | None,
         verdict: Verdict | None = None,
-        attributes: Mapping[str, str | bool] = MappingProxyType({}),
+        attributes: Mapping[str, str | bool | int] = MappingProxyType({}),
     ) -> None:
         params = {} if config is None else self._proposer.params(config)
         self._study.add_trial(

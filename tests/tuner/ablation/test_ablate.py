@@ -156,7 +156,9 @@ def test_mlflow_holds_the_ablation_and_every_run_of_a_cell_below_it(run: Run, tm
         assert one.data.params["quantisation"] in ("on", "off")
         assert "trial" not in one.data.tags  # the study's own trials are told by that
     kept = Path(own.info.artifact_uri.removeprefix("file://"))
-    assert {"report.json", "report.txt", "design.json"} <= {path.name for path in kept.iterdir()}
+    assert {"report.json", "report.txt", "report.html", "design.json"} <= {
+        path.name for path in kept.iterdir()
+    }
     # A study that goes on still knows its own runs from these.
     resumed = run("search", "--resume", "--study", "s", "--trials", "3")
     assert resumed.exit_code == 0, resumed.output

@@ -2,12 +2,14 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tuner.ablation.desks import Desk, S, measured, refused
 from tests.tuner.ablation.reports import FACTORS, report
 from tuner.ablation.page import report_html
 from tuner.ablation.report import EffectReport, Report, report_json
@@ -194,6 +196,20 @@ def test_whatever_is_missing_the_page_has_no_hole(lost: set[frozenset[str]], rep
     for table in page.rows:
         assert len(set(table)) == 1
     assert not re.search(r"\b(None|nan|inf|Undefined)\b", page.text)
+
+
+def test_runs_that_were_judged_make_a_page(tmp_path: Path) -> None:
+    seen = Desk(tmp_path).run(
+        lambda cell, run: (
+            refused()
+            if cell == frozenset({S})
+            else measured(goodput_rps=4.0 + len(cell) + 0.01 * run.number, tpot_mean_s=0.02 / (1 + len(cell)))
+        )
+    )
+    text = _page(seen).text
+    assert "Cell speculation has no measurement: failed (unsupported: not on this chip)." in text
+    for told in (*seen.summary, *seen.cannot, *seen.notes, *(answer.answer for answer in seen.answers)):
+        assert " ".join(told.split()) in text
 
 
 def test_a_cell_that_failed_is_listed_with_its_cause() -> None:

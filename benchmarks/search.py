@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help=f"instead of {SEEDS}, or of 3")
     parser.add_argument("--arms", help="names, separated by semicolons")
     parser.add_argument("--scenarios", help="numbers, separated by commas, from 0")
+    parser.add_argument("--at-once", type=int, help="only with so many trials at once: 1 or 4")
     parser.add_argument("--again", action="store_true", help="run rows anew that are there; the last counts")
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where rows are kept")
@@ -48,7 +49,8 @@ def main() -> None:
     if not chosen.report:
         for scenario in scenarios:
             bench.prepare(scenario)
-        plan = list(_plan(scenarios, arms, seeds, quick=chosen.quick))
+        at_once = 1 if chosen.quick else chosen.at_once
+        plan = list(_plan(scenarios, arms, seeds, at_once))
         bench.play(plan, again=chosen.again)
     attainable = {scenario.name: bench.attainable(scenario) for scenario in scenarios}
     rows = [
@@ -64,14 +66,15 @@ _Task = tuple[Scenario, Arm, int, int]
 
 
 def _plan(
-    scenarios: Sequence[Scenario], arms: Sequence[Arm], seeds: Sequence[int], *, quick: bool
+    scenarios: Sequence[Scenario], arms: Sequence[Arm], seeds: Sequence[int], at_once: int | None
 ) -> Iterator[_Task]:
     """Seed after seed, so that what is there after a while is even over scenarios and arms."""
     for seed in seeds:
         for scenario in scenarios:
             for arm in arms:
-                for parallel in arm.parallel[:1] if quick else arm.parallel:
-                    yield scenario, arm, parallel, seed
+                for parallel in arm.parallel:
+                    if at_once in (None, parallel):
+                        yield scenario, arm, parallel, seed
 
 
 class _Bench:
@@ -88,7 +91,7 @@ class _Bench:
         """Find the problem's true front, unless it is there."""
         evaluator, memory = self._opened(scenario)
         name = scenario.problem.name
-        draws, most = (400, 1500) if self._quick else (1000, 6000)
+        draws, most = (150, 1000) if self._quick else (300, 4000)
         explore(
             memory, evaluator.loaded.space, draws=draws, most=most, say=lambda text: _say(f"{name}: {text}")
         )

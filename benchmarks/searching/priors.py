@@ -67,10 +67,11 @@ def slowed(told: Foresight, attainment: float, slower: NDArray[np.float64]) -> F
     """
     factor = np.exp(slower)
     metrics = dict(told.metrics)
-    for name in _FASTER:
-        metrics[name] = metrics[name] / factor
-    for name in _SLOWER:
-        metrics[name] = metrics[name] * factor
+    for name in told.metrics:  # of configs that do not fit nothing is predicted
+        if name in _FASTER:
+            metrics[name] = metrics[name] / factor
+        elif name in _SLOWER:
+            metrics[name] = metrics[name] * factor
     violations = {
         name: attainment - np.minimum((attainment - missed) / factor, 1.0)
         for name, missed in told.violations.items()
@@ -88,7 +89,8 @@ def _reversed(
 ) -> Foresight:
     """Twice the way back to the reference choice: what was thought to help by a factor is said to cost it."""
     told, plain = predict(configs), predict([_with(space, config, path, reference) for config in configs])
-    effect = np.log(told.metrics["tpot_p95_s"] / plain.metrics["tpot_p95_s"])
+    times = [seen.metrics.get(_SLOWER[0], np.full(len(configs), np.nan)) for seen in (told, plain)]
+    effect = np.log(times[0] / times[1])
     return slowed(told, attainment, np.nan_to_num(-2 * effect))
 
 

@@ -76,6 +76,9 @@ def table(rows: Sequence[Row], attainable: Mapping[str, Attainable], arms: Seque
             cells += [f"{over.middles(lambda s: (s.ask_s,))[0]:.2f}"]
             cells += [f"{max(scores[row.key].ask_max_s for row in chosen):.2f}"]
             lines.append(f"| {' | '.join(cells)} |")
+    versions = {row.sampler for row in rows if row.arm.startswith("ehvi")}
+    if len(versions) > 1:
+        lines += ["", f"Rows of `ehvi` come from {len(versions)} versions of its code."]
     lines += [
         "",
         "| scenario | arm, one at once | seeds | share after 20 | 40 | 80 |",

@@ -1,19 +1,23 @@
 """One search of one problem by one arm, and what is kept of it: a row."""
 
+import hashlib
 import json
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+import tuner.sampler
 from benchmarks.searching.arms import Arm
 from benchmarks.searching.evaluation import Crash, Evaluation, Evaluator, Worth
 from benchmarks.searching.memory import Memory
 from benchmarks.searching.scenarios import Scenario
 from objectives.front import non_dominated
+from search_spaces import first_order
 from search_spaces.space import Config
 from tuner.sampler import SpaceExhausted
 from tuner.sampler.prior import predictor
@@ -51,6 +55,8 @@ class Row:
     ask_s: tuple[float, ...]
     """CPU seconds that each proposal took."""
     took_s: float
+    sampler: str = ""
+    """Digest of the code that proposed."""
 
     @property
     def key(self) -> tuple[str, str, int, int]:
@@ -100,7 +106,17 @@ def run(scenario: Scenario, arm: Arm, parallel: int, seed: int, evaluator: Evalu
         crashed="".join(map(_letter, trials)),
         ask_s=tuple(round(trial.ask_s, 4) for trial in trials[1:]),
         took_s=round(time.perf_counter() - began, 1),
+        sampler=sampler_digest(),
     )
+
+
+@cache
+def sampler_digest() -> str:
+    """Of the source of `tuner.sampler` and of the prior: rows of two versions are not one arm's."""
+    digest = hashlib.sha256()
+    for file in (*sorted(Path(tuner.sampler.__path__[0]).glob("*.py")), Path(first_order.__file__)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def told_of(scenario: Scenario, arm: Arm) -> str:

@@ -24,6 +24,9 @@ from search_spaces.values import Scalar
 _RATIOS = (0.5, 0.7, 0.85, 1.18, 1.4, 2.0)
 """How far a number's neighbours lie. Of a small whole number the next one is always among them."""
 
+_ALIKE = 0.01
+"""Points of a front that differ by less in every objective are looked around once."""
+
 _MARGIN = 0.1
 """The reference point lies this share of the front's extent beyond its worst ends, as is usual: H. Ishibuchi
 and others, "How to specify a reference point in hypervolume calculation", Evolutionary Computation 26(3),
@@ -97,12 +100,17 @@ def explore(
 
 
 def _representatives(memory: Memory) -> list[Config]:
-    """One config for each point of the front."""
+    """Configs of the front, one of those that are alike."""
     met: dict[tuple[float, ...], Config] = {}
     for config, worth in memory.all():
         if isinstance(worth, Worth) and worth.feasible:
             met.setdefault(worth.losses, config)  # the first: others as good are not looked around
-    return [met[tuple(map(float, row))] for row in front_of(list(met))]
+    kept: list[tuple[float, ...]] = []
+    for row in front_of(list(met)):
+        losses = tuple(map(float, row))
+        if not any(np.allclose(losses, other, rtol=_ALIKE, atol=0) for other in kept):
+            kept.append(losses)
+    return [met[losses] for losses in kept]
 
 
 def neighbours(space: Space, config: Config) -> Iterator[Config]:

@@ -190,3 +190,10 @@ def test_slower_by_nothing_changes_nothing_and_attainment_stays_a_share(loaded: 
     np.testing.assert_allclose(same.violations["slo_attainment"], told.violations["slo_attainment"])
     fast = slowed(told, 0.9, np.full(8, -3.0))
     np.testing.assert_allclose(fast.violations["slo_attainment"], 0.9 - 1.0)
+
+
+def test_nothing_is_made_of_a_prediction_that_predicts_nothing(loaded: Loaded) -> None:
+    configs = _configs(loaded, 3)
+    nothing = Foresight(metrics={}, fits=np.zeros(3, dtype=np.bool_))
+    for prior in (Prior(off=1.4), Prior(reversed="quantisation", reference="bf16")):
+        assert not prior.of(lambda _: nothing, loaded.space, 0.9, seed=0)(configs).metrics

@@ -12,9 +12,9 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from objectives.metrics import METRICS
-from tuner.ablation.pictures import Axis, Bar, Panels, Waterfall, bars, panels, waterfall, way
+from tuner.ablation.pictures import Axis, Bar, Panels, Waterfall, Way, bars, panels, waterfall, way
 from tuner.ablation.report import AliasReport, EffectReport, MeanReport, OutcomeReport, Report, Verdict
-from tuner.ablation.words import listed, term, times
+from tuner.ablation.words import SLIGHT, listed, term, times
 from tuner.titles import number
 
 _BESIDE = (
@@ -39,6 +39,12 @@ _DESIGNS = {
     "full": "every combination",
     "V": "a fraction of resolution V",
     "IV": "a fraction of resolution IV",
+}
+_WAYS: Mapping[Way, str] = {
+    "better": "better",
+    "worse": "worse",
+    "slight": f"told, but less than {SLIGHT - 1:.0%}",
+    "not told": "not told from 1",
 }
 _VERDICTS: Mapping[Verdict, str] = {
     "keep": "keep",
@@ -144,8 +150,7 @@ def _yaml(config: Mapping[str, object] | None) -> str | None:
 def _way_words(effect: EffectReport, outcome: OutcomeReport) -> str:
     if effect.low is None:
         return "measured once, so not told from 1"
-    going = way(effect, outcome)
-    return "not told from 1" if going == "not told" else going
+    return _WAYS[way(effect, outcome)]
 
 
 def _aliases(aliases: Sequence[AliasReport]) -> str:

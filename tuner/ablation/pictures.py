@@ -14,15 +14,17 @@ from typing import Literal
 
 from tuner.ablation.report import CellReport, EffectReport, InteractionReport, OutcomeReport
 from tuner.ablation.scale import Scale, scale
+from tuner.ablation.words import matters
 
-Way = Literal["better", "worse", "not told"]
-"""Which way an effect goes; not told: its interval holds 1, or there is none."""
+Way = Literal["better", "worse", "slight", "not told"]
+"""Which way an effect goes. Slight: told, but nobody would act on it. Not told: its interval holds 1, or
+there is none."""
 
 
 def way(effect: EffectReport, outcome: OutcomeReport) -> Way:
     """What an effect is for who is served."""
-    if not effect.told:
-        return "not told"
+    if not matters(effect):
+        return "slight" if effect.told else "not told"
     return "better" if (effect.ratio > 1) is (outcome.better == "more") else "worse"
 
 

@@ -118,6 +118,12 @@ def test_an_effect_goes_the_way_of_who_is_served() -> None:
     assert [way(more, rate), way(more, latency), way(untold, rate)] == ["better", "worse", "not told"]
 
 
+def test_an_effect_that_is_told_but_slight_is_neither_better_nor_worse() -> None:
+    # A simulated engine without noise tells a thousandth from nothing
+    slight = EffectReport(ratio=1.001, low=1.001, high=1.001, told=True)
+    assert way(slight, report().outcomes[0]) == "slight"
+
+
 def test_bars_are_lengths_of_the_largest_run_or_of_a_whole() -> None:
     cells = [
         dataclasses.replace(cell, metrics={"x": MeanReport(mean=mean, least=mean / 2, most=2 * mean, runs=2)})

@@ -150,7 +150,9 @@ class Searched:
     """Whether MLflow has everything."""
     tracking_uri: str
     exhausted: str | None
-    """Why it ended before the total; None if it did not."""
+    """Why it ended before the total: there was nothing new to try; None if there was."""
+    why: str
+    """Why it ended, and how sure the recommendation is."""
 
 
 def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searched:
@@ -194,6 +196,7 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
             space=space,
             goal=goal,
             total=asked.trials or space.budget.trials or DEFAULT_TRIALS,
+            stop_when_stable=asked.stop_when_stable,
             order=order,
         )
         recipe = sampler_named(study.sampler)
@@ -225,7 +228,13 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
                 show(event)
                 done = event if isinstance(event, Done) else done
     assert done is not None  # the generator's last event
-    return Searched(view=done.view, logged=done.logged, tracking_uri=tracking_uri, exhausted=done.exhausted)
+    return Searched(
+        view=done.view,
+        logged=done.logged,
+        tracking_uri=tracking_uri,
+        exhausted=done.exhausted,
+        why=done.why,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,8 +287,8 @@ def ablate(
         def seen() -> Report:
             return ablation_report(made, read_trials(made.folder), trials, workload.trace, str(asked.runs))
 
-        def record(finished: Sequence[StoredTrial]) -> bool:
-            return ledger.write_family(family(made, seen(), finished))
+        def record(finished: Sequence[StoredTrial], *, over: bool) -> bool:
+            return ledger.write_family(family(made, seen(), finished, drawn=over))
 
         if left:
             with _dispatch(study.engine, asked.address) as dispatch:
@@ -295,7 +304,7 @@ def ablate(
         found = seen()
         for name, text in artifacts(found).items():
             (made.folder / name).write_text(text, encoding="utf-8")
-        logged = record(read_trials(made.folder))
+        logged = record(read_trials(made.folder), over=True)
     return Ablated(report=found, folder=made.folder, logged=logged, tracking_uri=tracking_uri)
 
 

@@ -27,8 +27,12 @@ def artifacts(report: Report) -> dict[str, str]:
     }
 
 
-def family(plan: Plan, report: Report, finished: Sequence[StoredTrial]) -> Family:
-    """All that MLflow is to hold of the ablation, as far as it is."""
+def family(plan: Plan, report: Report, finished: Sequence[StoredTrial], *, drawn: bool = True) -> Family:
+    """All that MLflow is to hold of the ablation, as far as it is.
+
+    Args:
+        drawn: whether the report's files are among that; they are drawn anew each time.
+    """
     kind = "simulated · " if report.simulated else ""
     own = f"{plan.study.name}/{plan.folder.name}"
     design = plan.folder / DESIGN
@@ -39,7 +43,7 @@ def family(plan: Plan, report: Report, finished: Sequence[StoredTrial]) -> Famil
         title=f"{kind}ablation · {own}",
         entry=_own(plan, report),
         artifacts={
-            **artifacts(report),
+            **(artifacts(report) if drawn else {}),
             **({DESIGN: design.read_text(encoding="utf-8")} if design.exists() else {}),
         },
         members=tuple(_member(plan, trial) for trial in finished),

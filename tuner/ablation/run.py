@@ -78,7 +78,8 @@ AblationEvent = RunStarted | RunWaiting | RunRetried | RunFinished
 class Recorder(Protocol):
     """Keeps what was measured where people look. Never raises for want of that place."""
 
-    def __call__(self, finished: Sequence[StoredTrial]) -> object: ...
+    def __call__(self, finished: Sequence[StoredTrial], *, over: bool) -> object:
+        """`over`: nothing more runs now, so what they show is to be drawn."""
 
 
 def to_do(plan: Plan, finished: Sequence[StoredTrial]) -> tuple[PlannedRun, ...]:
@@ -165,7 +166,7 @@ def ablate(
         finally:
             if not ended:
                 dispatch.cancel()
-                recorder(driver.finished)
+                recorder(driver.finished, over=True)
 
 
 @dataclass(slots=True)
@@ -185,7 +186,7 @@ class _Driver:
             started, attempts = self.now(), 1
             self.dispatch.submit(order)
             yield RunStarted(run=run, cell=cell, far=self._far())
-            self.recorder(self.finished)  # while it runs, since MLflow may take seconds
+            self.recorder(self.finished, over=False)  # while it runs, since MLflow may take seconds
             while True:
                 landed = self.dispatch.next(timeout_s=QUIET_S)
                 if landed is None:
@@ -204,7 +205,7 @@ class _Driver:
                 break
             stored = self._store(run, order, outcome, attempts, started)
             yield RunFinished(run=run, cell=cell, stored=stored, far=self._far())
-        self.recorder(self.finished)
+        self.recorder(self.finished, over=True)
 
     def _store(
         self, run: PlannedRun, order: Order, outcome: Outcome, attempts: int, started: datetime

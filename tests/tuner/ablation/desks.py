@@ -149,7 +149,7 @@ class Desk:
             self.trials,
             lambda run: cell_order(made, self._order(0), run),
             dispatch or self.dispatch,
-            lambda finished: self.recorded.append(len(finished)),
+            lambda finished, over: self.recorded.append(len(finished)),
         )
 
     def run(self, answer: Answer, **asked: object) -> Report:

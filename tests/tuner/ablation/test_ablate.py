@@ -12,9 +12,18 @@ from mlflow.entities import Run as MlflowRun
 from mlflow.tracking import MlflowClient
 
 from cluster.dispatch.in_process import InProcess
+from cluster.node.run import run_trial
+from cluster.node.simulated import SimulatedEngine
 from cluster.order import Order, Outcome
+from cluster.traffic.workload import Workload
+from objectives.goal import Goal
+from search_spaces.load import parse_space
+from tests.tuner.stories import MORNING
+from tuner import usecases
 from tuner.cli import main
-from tuner.records import read_trials
+from tuner.records import StoredTrial, read_trials, write_outcome, write_study
+from tuner.session import SearchRequest, new_study, orders
+from tuner.traffic import study_trace
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
@@ -44,19 +53,36 @@ measure: fixed
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_mlflow: Callable[[], str]) -> Run:
-    """Calls `tuner` in an empty folder, after a simulated study `s` of a control and one trial."""
+    """Calls `tuner` in an empty folder that holds a simulated study `s` of a control and one trial."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.yaml").write_text(SPACE)
     uri = new_mlflow()
+    monkeypatch.setattr(usecases, "default_tracking_uri", lambda runs: uri)
+    space = parse_space(SPACE, "tiny.yaml")
+    trace, origin = study_trace(space, None)
+    asked = SearchRequest(name="s", engine="simulated", sampler="tpe")
+    workload = Workload(trace=trace, speed=space.traffic.speed, seed=space.traffic.seed)
+    study = new_study("s", asked, space, Goal.of(space.objectives), workload, origin)
+    folder = tmp_path / "runs" / "s"
+    write_study(folder, study)
+    order = orders(study, space, workload, simulated=True)
+    for number, config in enumerate((None, space.covering()[0])):
+        outcome = run_trial(order(number, config), SimulatedEngine(), tmp_path)
+        trial = StoredTrial.of(
+            order(number, config),
+            outcome,
+            config=None if config is None else config.values,
+            is_control=config is None,
+            attempts=1,
+            started=MORNING,
+            finished=MORNING,
+            tuner_version="0.1.0",
+            secrets=(),
+        )
+        write_outcome(folder, trial, outcome)
 
     def call(*words: str) -> Result:
         return CliRunner().invoke(main, list(words))
 
-    made = call(
-        *("search", "--space", "tiny.yaml", "--engine", "simulated", "--sampler", "random"),
-        *("--trials", "2", "--study", "s", "--tracking-uri", uri),
-    )
-    assert made.exit_code == 0, made.output
     return call
 
 
@@ -101,30 +127,32 @@ def test_eight_cells_twice_from_one_command(run: Run, sent: list[int], tmp_path:
 
 def test_the_simulated_engine_answers_equal_cells_alike(run: Run) -> None:
     """No noise and one seed: every run of a cell is the same, and the intervals have no width."""
-    raw = json.loads(run("ablate", "--trial", "1", "--json").stdout)
+    raw = json.loads(run("ablate", "--trial", "1", "--factors", "quantisation", "--json").stdout)
     for cell in raw["cells"]:
         tpot = cell["metrics"]["tpot_mean_ms"]
         assert tpot["least"] == tpot["most"]
-    assert raw["outcomes"][0]["product"]["low"] == pytest.approx(raw["outcomes"][0]["product"]["high"])
+    combined = raw["outcomes"][-1]["combination"]
+    assert combined["low"] == pytest.approx(combined["high"])
 
 
 def test_killed_in_the_middle_it_goes_on_and_measures_nothing_twice(
     run: Run, sent: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    command = ("ablate", "--trial", "1", "--factors", "quantisation,speculation")
     with monkeypatch.context() as patch:
-        patch.setattr(InProcess, "submit", _interrupted(InProcess.submit, at=7))
-        stopped = run("ablate", "--trial", "1")
+        patch.setattr(InProcess, "submit", _interrupted(InProcess.submit, at=4))
+        stopped = run(*command)
     assert stopped.exit_code == 130
     assert stopped.stderr.splitlines()[-1] == "interrupted"
-    assert sent == list(range(7))
-    again = run("ablate", "--trial", "1")
+    assert sent == list(range(4))
+    again = run(*command)
     assert again.exit_code == 0, again.output
-    assert "7 of them are not to be run any more" in again.output
-    assert sent == list(range(18))
-    assert run("ablate", "--trial", "1").exit_code == 0
-    assert sent == list(range(18))
+    assert "4 of them are not to be run any more" in again.output
+    assert sent == list(range(10))
+    assert run(*command).exit_code == 0
+    assert sent == list(range(10))
     cells = Counter(one.data.tags["run"] for one in runs_in(tmp_path) if "run" in one.data.tags)
-    assert cells == Counter(map(str, range(18)))  # each once in MLflow, too
+    assert cells == Counter(map(str, range(10)))  # each once in MLflow, too
 
 
 def _interrupted(
@@ -139,17 +167,15 @@ def _interrupted(
 
 
 def test_mlflow_holds_the_ablation_and_every_run_of_a_cell_below_it(run: Run, tmp_path: Path) -> None:
-    assert run("ablate", "--trial", "1").exit_code == 0
+    assert run("ablate", "--trial", "1", "--factors", "quantisation").exit_code == 0
     there = runs_in(tmp_path)
     (own,) = (one for one in there if one.data.tags.get("ablated_trial") == "1")
     members = [one for one in there if "run" in one.data.tags]
-    (study,) = (one for one in there if one.data.tags.get("tuner.study_id") and "trial" not in one.data.tags)
-    assert own.data.tags["mlflow.parentRunId"] == study.info.run_id
     assert own.info.status == "FINISHED"
-    assert own.info.run_name == "simulated · ablation · s/trial-0001"
-    assert own.data.metrics["runs_done"] == 18
-    assert "shortfall/tpot_mean_ms" in own.data.metrics
-    assert len(members) == 18
+    assert own.info.run_name == "simulated · ablation · s/trial-0001-quantisation"
+    assert own.data.metrics["runs_done"] == 6
+    assert own.data.metrics["combination/tpot_mean_ms"] < 1
+    assert len(members) == 6
     for one in members:
         assert one.data.tags["mlflow.parentRunId"] == own.info.run_id
         assert one.data.metrics["tpot_mean_ms"] > 0
@@ -159,19 +185,29 @@ def test_mlflow_holds_the_ablation_and_every_run_of_a_cell_below_it(run: Run, tm
     assert {"report.json", "report.txt", "report.html", "design.json"} <= {
         path.name for path in kept.iterdir()
     }
-    # A study that goes on still knows its own runs from these.
-    resumed = run("search", "--resume", "--study", "s", "--trials", "3")
+
+
+def test_an_ablation_lies_below_its_study_which_takes_none_of_its_runs_for_its_own(
+    run: Run, tmp_path: Path
+) -> None:
+    resume = ("search", "--resume", "--study", "s", "--trials")
+    assert run(*resume, "2").exit_code == 0
+    assert run("ablate", "--trial", "1", "--factors", "speculation").exit_code == 0
+    resumed = run(*resume, "3")
     assert resumed.exit_code == 0, resumed.output
-    trials = [one for one in runs_in(tmp_path) if "trial" in one.data.tags]
-    assert sorted(one.data.tags["trial"] for one in trials) == ["0", "1", "2"]
+    there = runs_in(tmp_path)
+    (study,) = (one for one in there if one.data.tags.get("tuner.study_id") and "trial" not in one.data.tags)
+    (own,) = (one for one in there if one.data.tags.get("ablated_trial") == "1")
+    assert own.data.tags["mlflow.parentRunId"] == study.info.run_id
+    assert sorted(one.data.tags["trial"] for one in there if "trial" in one.data.tags) == ["0", "1", "2"]
 
 
 def test_some_factors_more_often(run: Run, sent: list[int], tmp_path: Path) -> None:
-    result = run("ablate", "s", "--trial", "1", "--factors", "speculation,quantisation", "--replicates", "3")
+    result = run("ablate", "s", "--trial", "1", "--factors", "speculation", "--replicates", "3")
     assert result.exit_code == 0, result.output
-    assert len(sent) == 3 * 5
-    assert "against trial 1 without quantisation and speculation" in result.output
-    assert (tmp_path / "runs/s/ablations/trial-0001-quantisation+speculation/report.json").exists()
+    assert len(sent) == 3 * 3
+    assert "against trial 1 without speculation" in result.output
+    assert (tmp_path / "runs/s/ablations/trial-0001-speculation/report.json").exists()
 
 
 @pytest.mark.parametrize(

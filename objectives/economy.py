@@ -7,6 +7,9 @@ from objectives.measurement import Estimate
 PER_GPU = ("goodput_rps", "goodput_tokens_per_s", "capacity_rps", "capacity_tokens_per_s")
 """Rates that are also given for each GPU of the trial, as `<name>_per_gpu`."""
 
+COSTS = ("cost_per_million_tokens", "goodput_per_cost")
+"""What `money` gives."""
+
 
 def per_gpu(metrics: Mapping[str, Estimate], gpus: int) -> dict[str, Estimate]:
     """Each rate over the trial's GPUs; nothing for a trial that takes none."""

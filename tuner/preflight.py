@@ -5,6 +5,8 @@ import re
 from cluster.dispatch.dispatch import Dispatch, Inventory
 from cluster.order import Order
 from cluster.traffic.trace import Trace
+from objectives.economy import COSTS
+from objectives.goal import Goal, GoalError, objective
 from objectives.slo import Slo
 from objectives.statistics import requests_needed
 from search_spaces.arguments import Rendered, render, render_control
@@ -64,6 +66,32 @@ def check_verdict(space: Space, slo: Slo, trace: Trace) -> None:
         raise Mistake(f"{place}, and all requests of the trace are due at once, at any speed; {_WITHOUT}")
 
 
+def goal_of(space: Space) -> Goal:
+    """What the space wants better. Raises Mistake, with its line, for an objective that there is not."""
+    for name in space.objectives:
+        try:
+            objective(name)
+        except GoalError as error:
+            raise Mistake(f"{_place(space, name)} objectives: {error}") from error
+    return Goal.of(space.objectives)
+
+
+def check_objectives(space: Space, goal: Goal, trace: Trace) -> None:
+    """Raise Mistake, in one line, for an objective that no trial of the space on this trace would have."""
+    for wanted in goal.objectives:
+        place = f"{_place(space, wanted.name)} objectives: {wanted.name!r}"
+        if len(trace.requests) < wanted.requests_needed:
+            raise Mistake(
+                f"{place} needs {wanted.requests_needed} requests and the trace has {len(trace.requests)}; "
+                "give it a longer trace, or name a lower percentile"
+            )
+        costs = wanted.metric in COSTS
+        if (costs or wanted.metric.endswith("_per_gpu")) and space.resources.gpus == 0:
+            raise Mistake(f"{place} is of trials on GPUs, and a trial of this space takes no GPU")
+        if costs and space.resources.gpu_hour_price is None:
+            raise Mistake(f"{place} needs what a GPU costs an hour: resources: {{gpu_hour_price: 2.5}}")
+
+
 _WITHOUT = "measure one load with --measure fixed"
 
 
@@ -88,7 +116,7 @@ def check_arguments(order: Order, dispatch: Dispatch, space: Space) -> str | Non
 
 
 def _place(space: Space, argument: str) -> str:
-    """File and line where the space names the argument, by its last key."""
+    """File and line where the space names the argument, by its last key, or the objective."""
     key = re.compile(rf"(?<![\w-]){re.escape(argument.rpartition('.')[2])}(?![\w-])")
     for number, line in enumerate(space.text.splitlines(), 1):
         if key.search(line.partition("#")[0].replace("-", "_")):

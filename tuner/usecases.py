@@ -38,7 +38,7 @@ from tuner.ledger import Ledger
 from tuner.loads import measured_text
 from tuner.mistakes import Mistake
 from tuner.models import local_model
-from tuner.preflight import check_arguments, check_room, check_verdict
+from tuner.preflight import check_arguments, check_objectives, check_room, check_verdict, goal_of
 from tuner.records import RecordError, StoredTrial, StudyFile, read_trials
 from tuner.sampler import Guidance, Search, sampler_named
 from tuner.sampler.prior import predictor
@@ -80,7 +80,9 @@ def users_mistakes() -> Iterator[None]:
 def load_space(reference: str) -> Space:
     """A space by file or shipped name."""
     with users_mistakes():
-        return load.load_space(reference)
+        space = load.load_space(reference)
+        goal_of(space)  # its objectives are names like any other
+    return space
 
 
 def space_json(space: Space) -> dict[str, Json]:
@@ -173,7 +175,7 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
             raise Mistake("--space is missing; only a study that is resumed has its own")
         if asked.speed is not None and not math.isfinite(asked.speed):
             raise Mistake(f"--speed {asked.speed} is no speed")
-        goal = Goal.of(before.objectives if before else space.objectives)
+        goal = Goal.of(before.objectives) if before else goal_of(space)
         trace, origin = study_trace(space, asked.trace)
         if before and before.trace_digest != trace.digest:
             raise Mistake(
@@ -189,6 +191,7 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
         )
         study = before or new_study(folder.name, asked, space, goal, workload, origin)
         check_verdict(space, study.slo, trace)
+        check_objectives(space, goal, trace)
         order = orders(study, space, workload, simulated=study.engine == "simulated")
         plan = StudyPlan(
             folder=folder,

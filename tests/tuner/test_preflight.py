@@ -11,12 +11,14 @@ from cluster.node.vllm_arguments import ArgumentFault, Checked
 from cluster.order import Order
 from cluster.traffic.trace import Request, Trace
 from cluster.traffic.workload import Workload
+from objectives.goal import Goal
 from objectives.slo import Slo
 from search_spaces.load import parse_space
 from search_spaces.measure import Closed, Fixed, Measure
+from search_spaces.space import Space
 from search_spaces.values import Json
 from tuner.mistakes import Mistake
-from tuner.preflight import check_arguments, check_room, check_verdict
+from tuner.preflight import check_arguments, check_objectives, check_room, check_verdict, goal_of
 
 SPACE = parse_space(
     """
@@ -129,6 +131,57 @@ def test_one_load_may_be_measured_on_any_trace(measure: Measure) -> None:
     space = replace(SPACE, measure=measure)
     check_verdict(space, Slo(), _trace(1))
     check_verdict(space, Slo(ttft_s=0.5, attainment=0.99), _trace(20, apart_s=0.0))
+
+
+def _aims(text: str) -> Space:
+    return parse_space(f"name: s\nmodel: org/m\nmeasure: fixed\n{text}\n", "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("throughput", "'throughput' is no objective"),
+        ("ttft_p955", "did you mean 'ttft_p95'?"),
+    ],
+)
+def test_an_objective_that_is_none_is_told_with_its_line(name: str, told: str) -> None:
+    with pytest.raises(Mistake) as mistake:
+        goal_of(_aims(f"objectives: [goodput, {name}]"))
+    assert str(mistake.value).startswith("s.yaml:4 objectives: ")
+    assert told in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+
+
+def test_a_p99_objective_takes_requests_enough_for_a_p99() -> None:
+    space = _aims("objectives: [goodput, tpot_p99]")
+    check_objectives(space, Goal.of(space.objectives), _trace(299))
+    with pytest.raises(Mistake, match=r"^s\.yaml:4 objectives: 'tpot_p99' needs 299 requests.*has 298; .*"):
+        check_objectives(space, Goal.of(space.objectives), _trace(298))
+
+
+@pytest.mark.parametrize(
+    ("name", "resources", "told"),
+    [
+        ("cost_per_million_tokens", "{gpus: 1}", "gpu_hour_price"),
+        ("goodput_per_cost", "{gpus: 1}", "gpu_hour_price"),
+        ("goodput_per_cost", "{gpus: 0, gpu_hour_price: 2}", "no GPU"),
+        ("goodput_per_gpu", "{gpus: 0}", "no GPU"),
+    ],
+)
+def test_an_objective_that_no_trial_of_the_space_can_have_is_refused(
+    name: str, resources: str, told: str
+) -> None:
+    space = _aims(f"objectives: [{name}]\nresources: {resources}")
+    with pytest.raises(Mistake) as mistake:
+        check_objectives(space, Goal.of(space.objectives), _trace(600))
+    assert str(mistake.value).startswith(f"s.yaml:4 objectives: {name!r}")
+    assert told in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+
+
+def test_costs_may_be_searched_for_where_gpus_have_a_price() -> None:
+    space = _aims("objectives: [cost_per_million_tokens]\nresources: {gpus: 1, gpu_hour_price: 2}")
+    check_objectives(space, goal_of(space), _trace(20))
 
 
 def test_every_choice_and_both_ends_of_every_range_are_put_to_vllm() -> None:

@@ -78,7 +78,7 @@ class Effects:
     """Of one number over a design."""
 
     cells: Mapping[Cell, Effect]
-    """Each measured cell against the control."""
+    """Each other measured cell against the control."""
     factors: Mapping[str, FactorEffects]
     interactions: tuple[Interaction, ...]
     product: Effect | None
@@ -116,7 +116,9 @@ def effects(design: Design, observations: Sequence[Observation]) -> Effects:
         shortfall = {}  # one factor is its own product
     terms = fit.terms(design)
     return Effects(
-        cells={cell: effect for cell in fit.cells if (effect := against(cell, none)) is not None},
+        cells={
+            cell: effect for cell in fit.cells if cell != none and (effect := against(cell, none)) is not None
+        },
         factors={
             name: FactorEffects(
                 isolated=against(frozenset({name}), none),

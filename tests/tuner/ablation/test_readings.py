@@ -88,10 +88,10 @@ def test_any_cell_may_be_compared_with_any_other(tmp_path: Path) -> None:
             assert effect.low is not None
             assert back.high is not None
             assert effect.low == pytest.approx(1 / back.high)
-    company = effects.factors[S].in_company
+    company = effects.factors[Q].in_company
     every = frozenset(plan.names)
     assert company is not None
-    assert company.low == pytest.approx(by_base[every - {S}][every].low)
+    assert company.low == pytest.approx(by_base[every - {Q}][every].low)
 
 
 def test_a_cell_that_was_not_measured_is_compared_with_nothing(tmp_path: Path) -> None:

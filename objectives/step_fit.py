@@ -1,7 +1,9 @@
 """The first-order model's constants, fitted to the steps of a study's trials, and how wrong it then is.
 
 Least squares of log(model / observed) with a soft-L1 loss, over logarithms of the constants, so that all stay
-positive and a step that is off by a half weighs the same at 5 ms and at 500. Every trial weighs the same.
+positive and a step that is off by a half weighs the same at 5 ms and at 500. A trial is off by a factor of
+its own (an engine's start has its luck, and a config what the model leaves out) and its groups of steps are
+off from there: how steps compare within a trial tells more than how trials compare.
 
 The accelerator's table is the prior: each constant is worth what it says there, to a factor of
 `_TABLE_FACTOR` in one standard deviation. Trials that tell a constant override it, trials that do not leave
@@ -12,7 +14,7 @@ How wrong the model is says each trial's error when the constants are fitted wit
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,15 +37,21 @@ _TOLD_FACTOR = 2.0
 _Z = 1.959964
 """Of a 95 % interval."""
 _FIRST_NOISE = 0.2
-_LEAST_NOISE = 0.01
-"""Standard deviation of log(model / observed): where the fit starts, and what no step time is truer than."""
+"""Standard deviation of log(model / observed): where the fit starts, of trials and of steps within one."""
+_LEAST_STEP_NOISE = 0.01
+_LEAST_TRIAL_NOISE = 0.02
+"""No step time is truer than these."""
 _NOISE_ROUNDS = 4
+_SHIFTS = 2
+"""Constants that shift whole trials, bandwidth and compute: so many numbers were made to fit their levels."""
 _OUTLIER = 2.0
 """Standard deviations from where an observation weighs ever less."""
 _ALLOWED = 2.0
 """Rise of half the squared deviations up to which the table's value is allowed: two standard deviations."""
 _SAME = 0.05
 """An error so small is never held against a trial."""
+_NEVER = 0.5
+"""An error so large explains nothing, whatever the others' are."""
 _USABLE = 0.25
 """Median error up to which the model explains a study at all: beyond it, parts of a step would be told apart
 that are smaller than what the model misses."""
@@ -62,7 +70,18 @@ class StepObservation:
     seconds: float
     """Mean of a step."""
     steps: float
-    work: StepWork
+    works: tuple[tuple[float, StepWork], ...]
+    """Shares of these steps, which add up to 1, and what they have to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """Standard deviations of log(model / observed), robust."""
+
+    trial: float
+    """Of the factor by which a whole trial is off."""
+    step: float
+    """Of groups of steps, from there."""
 
 
 class Standing(StrEnum):
@@ -99,6 +118,8 @@ class TrialError:
     """With constants that the trial had a part in."""
     left_out: float
     """With constants fitted without it."""
+    alone: tuple[str, ...] = ()
+    """Constants that no other trial tells anything of: without it they are the accelerator table's."""
 
     @property
     def model_s(self) -> float:
@@ -133,13 +154,14 @@ class Errors:
         """The size of left-out error up to which a trial is like the others; None where they are too few.
 
         Student's 95 % quantile times the robust standard deviation of the other trials' errors about zero,
-        and never less than `_SAME`.
+        but never less than `_SAME` nor more than `_NEVER`.
         """
         others = [abs(one.left_out) for one in self.trials if one.trial != trial]
         if len(others) < LEAST_TRIALS - 1:
             return None
         spread = _MAD * float(np.median(others))
-        return max(float(stdtrit(len(others), 0.975)) * spread, math.log1p(_SAME))
+        allowed = float(stdtrit(len(others), 0.975)) * spread
+        return min(max(allowed, math.log1p(_SAME)), math.log1p(_NEVER))
 
     def explains(self, trial: int) -> bool:
         """Whether the model explains this trial: it explains the study, and this is no exception in it."""
@@ -155,8 +177,7 @@ class StepFit:
 
     constants: Constants
     fitted: tuple[Fitted, ...]
-    noise: float
-    """Standard deviation of log(model / observed), robust."""
+    noise: "Noise"
     errors: Mapping[Kind, Errors]
     """Of each kind that enough trials have."""
     draws: tuple[Constants, ...]
@@ -197,19 +218,17 @@ class _Problem:
     def __init__(self, observations: Sequence[StepObservation], table: Constants) -> None:
         self._table = table
         self._observations = list(observations)
-        self._work = WorkTable([one.work for one in observations])
+        self._work = WorkTable([work for one in observations for _, work in one.works])
+        self._shares = np.array([share for one in observations for share, _ in one.works])
+        self._starts = np.cumsum([0, *(len(one.works) for one in observations[:-1])])
         self._log_s = np.log([one.seconds for one in observations])
         self._weights = _weights(observations)
+        numbers = sorted({one.trial for one in observations})
+        self._trial = np.array([numbers.index(one.trial) for one in observations], dtype=np.intp)
+        self._trials = len(numbers)
         self._prior = math.log(_TABLE_FACTOR)
-        self._schemes = self._work.schemes
-        self.names = [
-            "bandwidth",
-            *(f"compute {scheme}" for scheme in self._schemes),
-            "step_s",
-            "sequence_s",
-            *(["draft_step_s"] if self._work.drafts else []),
-            *(["lookup_s"] if self._work.looks_up else []),
-        ]
+        self._steps = np.array([one.steps for one in observations])
+        self.names = _names(self._work)
 
     @property
     def names_count(self) -> int:
@@ -229,18 +248,35 @@ class _Problem:
             lookup_s=table.lookup_s * factor.get("lookup_s", 1.0),
         )
 
-    def settled(self, free: NDArray[np.bool_]) -> tuple[Array, float]:
+    def settled(self, free: NDArray[np.bool_]) -> tuple[Array, Noise]:
         """The solution, and the noise that it leaves: each needs the other."""
-        noise = _FIRST_NOISE
+        noise = Noise(trial=_FIRST_NOISE, step=_FIRST_NOISE)
         theta = self.solved(noise, free)
         for _ in range(_NOISE_ROUNDS):
-            noise = max(_MAD * _weighted_median(np.abs(self._missed(theta)), self._weights), _LEAST_NOISE)
+            noise = self._noise_left(theta, noise)
             theta = self.solved(noise, free, start=theta)
         return theta, noise
 
+    def _noise_left(self, theta: Array, noise: Noise) -> Noise:
+        missed = self._missed(theta)
+        level, doubt = self._levels(missed, self._weights, noise)
+        step = _MAD * _weighted_median(np.abs(missed - level[self._trial]), self._weights)
+        fitted = self.names_count + self._trials  # so many numbers were made to fit
+        step *= math.sqrt(len(missed) / max(len(missed) - fitted, 1))
+        trial = _MAD * float(np.median(np.sqrt(level**2 + doubt)))
+        trial *= math.sqrt(self._trials / max(self._trials - _SHIFTS, 1))
+        return Noise(trial=max(trial, _LEAST_TRIAL_NOISE), step=max(step, _LEAST_STEP_NOISE))
+
+    def _levels(self, missed: Array, weights: Array, noise: Noise) -> tuple[Array, Array]:
+        """(t,) by what log each trial is off as a whole, drawn towards 0, and the variance of that."""
+        information = np.bincount(self._trial, weights, self._trials) / noise.step**2
+        doubt = 1 / (information + 1 / noise.trial**2)
+        level = np.bincount(self._trial, weights * missed, self._trials) / noise.step**2 * doubt
+        return level, doubt
+
     def solved(
         self,
-        noise: float,
+        noise: Noise,
         free: NDArray[np.bool_],
         *,
         start: Array | None = None,
@@ -252,7 +288,7 @@ class _Problem:
         found = [self._least(np.where(free, one, 0.0), free, weights, noise) for one in starts]
         return min(found, key=lambda one: self._cost(one, weights, noise))
 
-    def _least(self, start: Array, free: NDArray[np.bool_], weights: Array, noise: float) -> Array:
+    def _least(self, start: Array, free: NDArray[np.bool_], weights: Array, noise: Noise) -> Array:
         if not free.any():
             return start
 
@@ -265,35 +301,44 @@ class _Problem:
         found[free] = least_squares(rows, start[free], loss="soft_l1", f_scale=_OUTLIER, x_scale=1.0).x
         return found
 
-    def _rows(self, theta: Array, weights: Array, noise: float) -> Array:
-        return np.concatenate([np.sqrt(weights) * self._missed(theta) / noise, theta / self._prior])
+    def _rows(self, theta: Array, weights: Array, noise: Noise) -> Array:
+        """In standard deviations: steps off their trial, trials off, constants off the table."""
+        missed = self._missed(theta)
+        level, _ = self._levels(missed, weights, noise)
+        within = np.sqrt(weights) * (missed - level[self._trial]) / noise.step
+        return np.concatenate([within, level / noise.trial, theta / self._prior])
 
-    def _cost(self, theta: Array, weights: Array, noise: float) -> float:
+    def _cost(self, theta: Array, weights: Array, noise: Noise) -> float:
         """Half the sum of soft-L1 losses, as `least_squares` has it."""
         squared = (self._rows(theta, weights, noise) / _OUTLIER) ** 2
         return float((_OUTLIER**2 * (np.sqrt(1 + squared) - 1)).sum())
 
     def _missed(self, theta: Array) -> Array:
-        missed: Array = np.log(self._work.seconds(self.constants(theta))) - self._log_s
+        missed: Array = np.log(self._seconds(theta)) - self._log_s
         return missed
 
-    def covariance(self, theta: Array, noise: float) -> Array:
+    def _seconds(self, theta: Array) -> Array:
+        """(n,) mean step of each observation."""
+        each = self._work.seconds(self.constants(theta))
+        summed: Array = np.add.reduceat(each * self._shares, self._starts)
+        return summed
+
+    def covariance(self, theta: Array, noise: Noise) -> Array:
         """(p, p) of the parameters, the prior included, at the solution."""
         step = 1e-4
-        at = self._missed(theta)
+        at = self._rows(theta, self._weights, noise)
         columns = [
-            (self._missed(theta + step * np.eye(self.names_count)[place]) - at) / step
+            (self._rows(theta + step * np.eye(self.names_count)[place], self._weights, noise) - at) / step
             for place in range(self.names_count)
         ]
-        slopes = np.sqrt(self._weights)[:, None] * np.column_stack(columns) / noise
-        information = slopes.T @ slopes + np.eye(self.names_count) / self._prior**2
-        return np.linalg.inv(information).astype(np.float64)
+        slopes = np.column_stack(columns)
+        return np.linalg.inv(slopes.T @ slopes).astype(np.float64)
 
-    def deviations(self, theta: Array, noise: float, free: NDArray[np.bool_]) -> Array:
+    def deviations(self, theta: Array, noise: Noise, free: NDArray[np.bool_]) -> Array:
         """(p,) standard deviations of the parameters."""
         return np.where(free, np.sqrt(np.diag(self.covariance(theta, noise))), 0.0).astype(np.float64)
 
-    def told_apart(self, theta: Array, noise: float, deviations: Array) -> NDArray[np.bool_]:
+    def told_apart(self, theta: Array, noise: Noise, deviations: Array) -> NDArray[np.bool_]:
         """(p,) which are free: those told, and those untold that the table's value does not fit."""
         free = np.ones(self.names_count, dtype=np.bool_)
         best = self._cost(theta, self._weights, noise)
@@ -332,41 +377,46 @@ class _Problem:
             return constants.compute[name.removeprefix("compute ")]
         return float(getattr(constants, name))
 
-    def without(self, trial: int, noise: float, free: NDArray[np.bool_]) -> Array:
+    def without(self, trial: int, noise: Noise, free: NDArray[np.bool_]) -> Array:
         """The solution without a trial."""
         leave = np.array([one.trial == trial for one in self._observations])
         return self.solved(noise, free, leave=leave)
 
     def errors(self, theta: Array, left_out: Mapping[int, Array]) -> dict[Kind, Errors]:
-        times = self._work.seconds(self.constants(theta))
-        predicted = {trial: self._work.seconds(self.constants(one)) for trial, one in left_out.items()}
+        times = self._seconds(theta)
+        predicted = {trial: self._seconds(one) for trial, one in left_out.items()}
         found: dict[Kind, Errors] = {}
         kinds: tuple[Kind, ...] = ("decode", "prefill")
         for kind in kinds:
-            trials = []
-            for trial in left_out:
-                mine = np.array(
-                    [
-                        one.trial == trial and one.kind == kind and one.replay == 0
-                        for one in self._observations
-                    ]
-                )
-                if mine.any():
-                    weights = self._weights[mine]
-                    measured = float(weights @ np.exp(self._log_s[mine]) / weights.sum())
-                    fitted = float(weights @ times[mine] / weights.sum())
-                    other = float(weights @ predicted[trial][mine] / weights.sum())
-                    trials.append(
-                        TrialError(
-                            trial=trial,
-                            measured_s=measured,
-                            fitted=math.log(fitted / measured),
-                            left_out=math.log(other / measured),
-                        )
-                    )
+            trials = [
+                self._error(trial, mine, times, predicted[trial])
+                for trial in left_out
+                if (mine := self._first_replay(trial, kind)).any()
+            ]
             if len(trials) >= LEAST_TRIALS:
                 found[kind] = Errors(trials=tuple(trials))
         return found
+
+    def _first_replay(self, trial: int, kind: Kind) -> NDArray[np.bool_]:
+        """(n,) which observations are of it."""
+        keys = ((one.trial, one.replay, one.kind) for one in self._observations)
+        return np.array([key == (trial, 0, kind) for key in keys])
+
+    def _error(self, trial: int, mine: NDArray[np.bool_], times: Array, left_out: Array) -> TrialError:
+        steps = self._steps[mine]
+        measured = float(steps @ np.exp(self._log_s[mine]) / steps.sum())
+        return TrialError(
+            trial=trial,
+            measured_s=measured,
+            fitted=math.log(float(steps @ times[mine] / steps.sum()) / measured),
+            left_out=math.log(float(steps @ left_out[mine] / steps.sum()) / measured),
+            alone=self._alone(trial),
+        )
+
+    def _alone(self, trial: int) -> tuple[str, ...]:
+        """Constants that take part in no other trial's steps."""
+        others = [work for one in self._observations if one.trial != trial for _, work in one.works]
+        return tuple(name for name in self.names if name not in _names(WorkTable(others)))
 
     def drawn(self, theta: Array, covariance: Array, draws: int, seed: int) -> tuple[Constants, ...]:
         """Constants drawn from the normal distribution at the solution, those of the table as well."""
@@ -376,16 +426,26 @@ class _Problem:
         )
 
 
+def _names(work: WorkTable) -> list[str]:
+    """The constants that take part in these steps."""
+    return [
+        "bandwidth",
+        *(f"compute {scheme}" for scheme in work.schemes),
+        "step_s",
+        "sequence_s",
+        *(["draft_step_s"] if work.drafts else []),
+        *(["lookup_s"] if work.looks_up else []),
+    ]
+
+
 def _weights(observations: Sequence[StepObservation]) -> Array:
-    """(n,) those of a trial add up to 1: one start of an engine has luck of its own, which no second replay
-    in it averages out. Within, every replay and kind weighs the same, and in these every step."""
-    steps = defaultdict[tuple[int, int, str], float](float)
+    """(n,) by the root of the steps behind each, relative to the mean of its replay and kind: a mean of few
+    steps is noisy, and one of many is off by more than chance."""
+    steps = defaultdict[tuple[int, int, str], list[float]](list)
     for one in observations:
-        steps[one.trial, one.replay, one.kind] += one.steps
-    parts = Counter(trial for trial, _, _ in steps)
-    return np.array(
-        [one.steps / steps[one.trial, one.replay, one.kind] / parts[one.trial] for one in observations]
-    )
+        steps[one.trial, one.replay, one.kind].append(one.steps)
+    mean = {key: sum(found) / len(found) for key, found in steps.items()}
+    return np.array([math.sqrt(one.steps / mean[one.trial, one.replay, one.kind]) for one in observations])
 
 
 def _weighted_median(values: Array, weights: Array) -> float:

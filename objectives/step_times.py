@@ -11,36 +11,41 @@ well, which means over a replay (batch, TPOT) cannot tell apart. Pure; docs/expl
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from objectives.measurement import Record
-from search_spaces.roofline import chunk_pairs
+from objectives.step_timeline import Places, Timeline, timeline
 from search_spaces.step_model import StepLoad
 
 Array = NDArray[np.float64]
 
 Kind = Literal["decode", "prefill"]
 
-_WITH_PROMPT = 0.2
-"""A step with at least so much of a prompt counts as one with prefill: a chunk that was late by a little puts
-some of a prompt into the step beside its own."""
-_JITTER = 0.2
-"""Chunks of one step reach their clients within this share of a usual step."""
 _LEAST_STEPS = 8
 """Of a mean that is worth having."""
 _PER_BIN = 15
 """Steps for one more bin, so that a short replay has one and a long one tells small batches from large."""
-_BATCH_BINS, _PROMPT_BINS = 3, 8
-"""Many for prompts: where memory binds the short and compute the long, their mean is neither's."""
+_BATCH_BINS, _PROMPT_BINS = 3, 4
+_SLICES = 8
+"""Of a group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Some of a group's steps."""
+
+    share: float
+    """Of the group's."""
+    load: StepLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Steps that are alike, as means over them."""
+    """A group of like steps, as means over them."""
 
     kind: Kind
     """"decode": steps as a decoding sequence sees them, each counted once for every sequence in it.
@@ -49,6 +54,10 @@ class Observed:
     """Of one step."""
     steps: float
     load: StepLoad
+    slices: tuple[Slice, ...]
+    """The same load in finer parts: where memory binds some of the steps and compute others, a mean step
+    takes less than the mean of the steps. Only times are noisy, what was in a step is known: parts may be
+    small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +112,23 @@ def replay_steps(
             output_tokens=None,
             decoding=None,
         )
-    gaps = _Gaps.of(streams, depth)
-    verified = _queries(streams, gaps, depth, queries)
-    batch = _Batch(streams)
-    prompts = _Prompts(streams, batch, gaps.usual_s, budget or math.inf, verified, hit_rate or 0.0)
-    observed = [*_decode(gaps, batch, prompts, verified), *_prefill(batch, prompts, verified)]
-    known = prompts.known
+    verified = _queries(streams, depth, queries)
+    steps = timeline(
+        streams,
+        usual_s=_usual_s(streams, depth),
+        reserved=1.0 + depth,
+        budget=budget or math.inf,
+        hit_rate=hit_rate or 0.0,
+    )
+    gaps, prefills = _gaps(streams, steps, depth), _prefills(streams, steps)
     told = [record.cached_tokens for record in streams if record.cached_tokens is not None]
+    answered = [record for record in streams if record.ok]
     return ReplaySteps(
-        observed=tuple(observed),
+        observed=(*_decode_groups(gaps, verified), *_prefill_groups(prefills, verified)),
         tokens_per_step=float(gaps.tokens.sum() / gaps.steps.sum()) if len(gaps.steps) else None,
         queries=verified,
-        ttft_s=float(prompts.ttft_s[known].mean()) if known.any() else None,
-        prefill_s=float(prompts.lasted_s[known].mean()) if known.any() else None,
+        ttft_s=float(np.mean([_ttft_s(record) for record in answered])) if answered else None,
+        prefill_s=float(prefills.lasted_s.mean()) if len(prefills.lasted_s) else None,
         prompt_tokens=float(np.mean([record.tokens_in for record in streams])),
         cached_tokens=float(np.mean(told)) if len(told) == len(streams) else None,
         output_tokens=float(np.mean([record.tokens_out for record in streams])),
@@ -148,130 +161,37 @@ def steps_of_means(
         prompt_pairs=prompts * (fresh * (input_tokens - fresh) + fresh * (fresh + 1) / 2),
     )
     steps = metrics.get("target_steps", 1.0)
-    return (Observed(kind="decode", seconds=tpot_s * tokens, steps=steps, load=load),)
+    alike = (Slice(share=1.0, load=load),)
+    return (Observed(kind="decode", seconds=tpot_s * tokens, steps=steps, load=load, slices=alike),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Gaps:
-    """Every gap between two chunks of an answered request, (g,) each."""
-
-    start_s: Array
-    end_s: Array
-    tokens: Array
-    steps: Array
-
-    @classmethod
-    def of(cls, streams: Sequence[Record], depth: int) -> "_Gaps":
-        answered = [record for record in streams if record.ok and len(record.chunk_s) > 1]
-        if not answered:
-            return cls(*(np.zeros(0) for _ in range(4)))
-        start = np.concatenate([np.array(record.chunk_s[:-1]) for record in answered])
-        end = np.concatenate([np.array(record.chunk_s[1:]) for record in answered])
-        tokens = np.concatenate([np.diff(np.array(record.chunk_tokens)) for record in answered])
-        # A server that is behind puts what several steps gave into one chunk.
-        steps = np.maximum(np.ceil(tokens / (1 + depth)), 1.0)
-        return cls(start, end, tokens.astype(np.float64), steps)
-
-    @property
-    def usual_s(self) -> float:
-        """A usual step."""
-        return float(np.median((self.end_s - self.start_s) / self.steps)) if len(self.steps) else 0.0
+def _chunk_steps(record: Record, depth: int) -> Array:
+    """Steps behind each chunk after the first: a server that is behind puts what several gave into one."""
+    tokens = np.diff(np.array(record.chunk_tokens))
+    steps: Array = np.maximum(np.ceil(tokens / (1 + depth)), 1.0)
+    return steps
 
 
-class _Batch:
-    """Who decodes, and how much is cached for them, at any time."""
-
-    def __init__(self, streams: Sequence[Record]) -> None:
-        firsts = np.array([record.chunk_s[0] for record in streams])
-        lasts = np.array([record.chunk_s[-1] for record in streams])
-        self._starts, self._ends = np.sort(firsts), np.sort(lasts)
-        times, changes = [], []
-        for record in streams:
-            held = record.tokens_in + np.array(record.chunk_tokens, dtype=np.float64)
-            held[-1] = 0.0  # its cache is free once its last token is out
-            times.append(np.array(record.chunk_s))
-            changes.append(np.diff(held, prepend=0.0))
-        self.chunk_s = np.concatenate(times)
-        order = np.argsort(self.chunk_s, kind="stable")
-        self.chunk_s = self.chunk_s[order]
-        self._context = np.concatenate([[0.0], np.cumsum(np.concatenate(changes)[order])])
-
-    def sequences(self, at_s: Array) -> Array:
-        started = np.searchsorted(self._starts, at_s, side="right")
-        ended = np.searchsorted(self._ends, at_s, side="right")
-        return (started - ended).astype(np.float64)
-
-    def context(self, at_s: Array) -> Array:
-        """Summed over them."""
-        cached: Array = self._context[np.searchsorted(self.chunk_s, at_s, side="right")]
-        return cached
-
-    def last_chunk_before(self, at_s: Array) -> Array:
-        """-inf before the first."""
-        place = np.searchsorted(self.chunk_s, at_s, side="left")
-        before: Array = np.concatenate([[-np.inf], self.chunk_s])[place]
-        return before
+def _usual_s(streams: Sequence[Record], depth: int) -> float:
+    """A usual step."""
+    each = [np.diff(np.array(record.chunk_s)) / _chunk_steps(record, depth) for record in streams]
+    found = np.concatenate(each)
+    return float(np.median(found)) if len(found) else 0.0
 
 
-class _Prompts:
-    """When each prompt was computed: from `start_s` to its first token."""
+def _ttft_s(record: Record) -> float:
+    return record.chunk_s[0] - (record.due_s if record.sent_s is None else record.sent_s)
 
-    def __init__(
-        self,
-        streams: Sequence[Record],
-        batch: _Batch,
-        usual_s: float,
-        budget: float,
-        queries: float,
-        hit_rate: float,
-    ) -> None:
-        self.first_s = np.array([record.chunk_s[0] for record in streams])
-        sent = np.array([record.due_s if record.sent_s is None else record.sent_s for record in streams])
-        whole = np.array([max(record.tokens_in, 1) for record in streams], dtype=np.float64)
-        cached = np.array(
-            [
-                whole[place] * hit_rate if record.cached_tokens is None else record.cached_tokens
-                for place, record in enumerate(streams)
-            ]
-        )
-        self.fresh = np.maximum(whole - cached, 1.0)
-        told = np.array(
-            [np.nan if r.server_ttft_s is None else r.server_ttft_s for r in streams], dtype=np.float64
-        )
-        # Since the engine's first step for it where that is said, else since it was sent; but a prompt that
-        # fits into one step was not begun before the last step had ended, whatever the engine planned ahead.
-        start = np.where(np.isnan(told), sent, np.maximum(self.first_s - told, sent))
-        before = batch.last_chunk_before(self.first_s - _JITTER * usual_s)
-        room = np.maximum(budget - batch.sequences(before) * queries, 1.0)
-        at_once = self.fresh <= room
-        start = np.where(at_once | np.isnan(told), np.maximum(start, before), start)
-        self.start_s = np.minimum(start, self.first_s - 1e-6)
-        self.lasted_s = self.first_s - self.start_s
-        self.ttft_s = self.first_s - sent
-        self.steps = np.where(at_once, 1.0, np.ceil(self.fresh / room))
-        answered = np.array([record.ok for record in streams])
-        self.known: NDArray[np.bool_] = answered & (at_once | ~np.isnan(told))
-        pairs = np.array([chunk_pairs(int(w - f), int(f)) for w, f in zip(whole, self.fresh, strict=True)])
-        self._amounts = (np.ones(len(whole)), self.fresh, whole, pairs)
-        self._curves = [self._curve(amounts) for amounts in self._amounts]
 
-    def _curve(self, amounts: Array) -> tuple[Array, Array]:
-        """Times, and how much had been computed by then; each prompt evenly over its time."""
-        slope = amounts / self.lasted_s
-        times = np.concatenate([self.start_s, self.first_s])
-        slopes = np.concatenate([slope, -slope])
-        order = np.argsort(times, kind="stable")
-        times, rising = times[order], np.cumsum(slopes[order])
-        done = np.concatenate([[0.0], np.cumsum(rising[:-1] * np.diff(times))])
-        return times, done
-
-    def between(self, start_s: Array, end_s: Array) -> tuple[Array, Array, Array, Array]:
-        """Prompts, their fresh tokens, all their tokens, and pairs computed between times."""
-        prompts, fresh, whole, pairs = (
-            np.maximum(np.interp(end_s, times, done) - np.interp(start_s, times, done), 0.0)
-            for times, done in self._curves
-        )
-        return prompts, fresh, whole, pairs
+def _queries(streams: Sequence[Record], depth: int, given: float | None) -> float:
+    if not depth:
+        return 1.0
+    answered = [record for record in streams if record.ok]
+    drafted = [record.draft_tokens for record in answered if record.draft_tokens is not None]
+    steps = sum(float(_chunk_steps(record, depth).sum()) for record in answered)
+    if len(drafted) == len(answered) and steps > 0:
+        return 1.0 + min(sum(drafted) / steps, float(depth))
+    return 1.0 + depth if given is None else given
 
 
 def _decoding(streams: Sequence[Record], due_s: Sequence[float]) -> float | None:
@@ -282,59 +202,41 @@ def _decoding(streams: Sequence[Record], due_s: Sequence[float]) -> float | None
     return sum(max(span, 0.0) for span in spans) / (end - start)
 
 
-def _queries(streams: Sequence[Record], gaps: _Gaps, depth: int, given: float | None) -> float:
-    if not depth:
-        return 1.0
-    answered = [record for record in streams if record.ok]
-    drafted = [record.draft_tokens for record in answered if record.draft_tokens is not None]
-    if len(drafted) == len(answered) and gaps.steps.sum() > 0:
-        return 1.0 + min(sum(drafted) / float(gaps.steps.sum()), float(depth))
-    return 1.0 + depth if given is None else given
-
-
-def _decode(gaps: _Gaps, batch: _Batch, prompts: _Prompts, queries: float) -> list[Observed]:
-    if not len(gaps.steps):
-        return []
-    middle = (gaps.start_s + gaps.end_s) / 2
-    sequences, context = np.maximum(batch.sequences(middle), 1.0), batch.context(middle)
-    rows = _Rows(
-        gaps.end_s - gaps.start_s,
-        gaps.steps,
-        sequences,
-        context,
-        prompts.between(gaps.start_s, gaps.end_s),
-    )
-    with_prompt = rows.prompts[0] >= _WITH_PROMPT * gaps.steps
-    return [
-        *rows.binned("decode", ~with_prompt, by=sequences, bins=_BATCH_BINS, queries=queries),
-        *rows.binned(
-            "decode", with_prompt, by=rows.prompts[1] / gaps.steps, bins=_PROMPT_BINS, queries=queries
-        ),
-    ]
-
-
-def _prefill(batch: _Batch, prompts: _Prompts, queries: float) -> list[Observed]:
-    middle = (prompts.start_s + prompts.first_s) / 2
-    rows = _Rows(
-        prompts.lasted_s,
-        prompts.steps,
-        batch.sequences(middle),
-        batch.context(middle),
-        prompts.between(prompts.start_s, prompts.first_s),
-    )
-    return rows.binned("prefill", prompts.known, by=rows.prompts[1], bins=_PROMPT_BINS, queries=queries)
-
-
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Stretches of steps, (n,) each."""
+    """Stretches of one step or a few, (n,) each."""
 
     lasted_s: Array
     steps: Array
+    tokens: Array
+    """Output tokens that they gave the sequence whose stretch it is."""
     sequences: Array
+    """Mean of the steps, like the context."""
     context: Array
     prompts: tuple[Array, Array, Array, Array]
-    """As `_Prompts.between` gives it, over the whole stretch."""
+    """Prompts that ended, tokens computed, read, and pairs: over the whole stretch."""
+
+    @classmethod
+    def of(cls, timeline: Timeline, after: Places, upto: Places, lasted_s: Array, tokens: Array) -> "_Rows":
+        """The steps from the one behind `after` to `upto`; that one alone where nothing lies between."""
+        sums = [
+            np.concatenate([[0.0], np.cumsum(amount)])
+            for amount in (
+                timeline.prompts,
+                timeline.prompt_tokens,
+                timeline.prompt_read,
+                timeline.prompt_pairs,
+            )
+        ]
+        first = np.minimum(after + 1, upto)
+        count = upto - first + 1.0
+        held = [
+            np.concatenate([[0.0], np.cumsum(amount)]) for amount in (timeline.sequences, timeline.context)
+        ]
+        sequences, context = ((total[upto + 1] - total[first]) / count for total in held)
+        none = after >= upto  # two chunks of one step: its prompts count in the gap before
+        prompts, fresh, read, pairs = (np.where(none, 0.0, total[upto + 1] - total[first]) for total in sums)
+        return cls(lasted_s, count, tokens, sequences, context, (prompts, fresh, read, pairs))
 
     def binned(
         self, kind: Kind, chosen: NDArray[np.bool_], *, by: Array, bins: int, queries: float
@@ -348,30 +250,92 @@ class _Rows:
         bin_of = np.searchsorted(edges, by, side="left")
         found = []
         for place in range(many):
-            mine = chosen & (bin_of == place)
+            mine = np.flatnonzero(chosen & (bin_of == place))
             if self.steps[mine].sum() >= _LEAST_STEPS:
-                found.append(self._mean(kind, mine, queries))
+                found.append(self._group(kind, mine[np.argsort(by[mine], kind="stable")], queries))
         return found
 
-    def _mean(self, kind: Kind, mine: NDArray[np.bool_], queries: float) -> Observed:
-        steps = self.steps[mine]
-        total = float(steps.sum())
-
-        def mean(amounts: Array) -> float:
-            return float((amounts[mine] * steps).sum()) / total
-
-        prompts, fresh, whole, pairs = (float(amount[mine].sum()) / total for amount in self.prompts)
+    def _group(self, kind: Kind, mine: NDArray[np.intp], queries: float) -> Observed:
+        """The mean of these rows, which are in the order that their slices are cut in."""
+        steps = float(self.steps[mine].sum())
+        slices = [rows for rows in np.array_split(mine, _SLICES) if len(rows)]
         return Observed(
             kind=kind,
-            seconds=float(self.lasted_s[mine].sum()) / total,
-            steps=total,
-            load=StepLoad(
-                sequences=mean(self.sequences),
-                queries=queries,
-                context=mean(self.context),
-                prompts=prompts,
-                prompt_tokens=fresh,
-                prompt_read=whole,
-                prompt_pairs=pairs,
+            seconds=float(self.lasted_s[mine].sum()) / steps,
+            steps=steps,
+            load=self._load(mine, queries),
+            slices=tuple(
+                Slice(share=float(self.steps[rows].sum()) / steps, load=self._load(rows, queries))
+                for rows in slices
             ),
         )
+
+    def _load(self, mine: NDArray[np.intp], queries: float) -> StepLoad:
+        steps = self.steps[mine]
+        total = float(steps.sum())
+        prompts, fresh, whole, pairs = (float(amount[mine].sum()) / total for amount in self.prompts)
+        return StepLoad(
+            sequences=float((self.sequences[mine] * steps).sum()) / total,
+            queries=queries,
+            context=float((self.context[mine] * steps).sum()) / total,
+            prompts=prompts,
+            prompt_tokens=fresh,
+            prompt_read=whole,
+            prompt_pairs=pairs,
+        )
+
+
+def _gaps(streams: Sequence[Record], steps: Timeline, depth: int) -> _Rows:
+    """Every gap between two chunks of an answered request."""
+    answered = [
+        (record, places)
+        for record, places in zip(streams, steps.step_of_chunk, strict=True)
+        if record.ok and len(places) > 1
+    ]
+    if not answered:
+        return _NO_ROWS
+    rows = _Rows.of(
+        steps,
+        np.concatenate([places[:-1] for _, places in answered]),
+        np.concatenate([places[1:] for _, places in answered]),
+        np.concatenate([np.diff(np.array(record.chunk_s)) for record, _ in answered]),
+        np.concatenate([np.diff(np.array(record.chunk_tokens)) for record, _ in answered]).astype(np.float64),
+    )
+    return replace(rows, steps=np.concatenate([_chunk_steps(record, depth) for record, _ in answered]))
+
+
+def _prefills(streams: Sequence[Record], steps: Timeline) -> _Rows:
+    """Of each answered request the steps that computed its prompt."""
+    answered = np.array([record.ok for record in streams])
+    if not answered.any():
+        return _NO_ROWS
+    upto = np.array([places[0] for places in steps.step_of_chunk])[answered]
+    first = steps.first_prompt_step[answered]
+    ended_s = np.array([record.chunk_s[0] for record in streams])[answered]
+    lasted = np.maximum(ended_s - steps.begin_s[first], 1e-9)
+    rows = _Rows.of(steps, first - 1, upto, lasted, np.ones(len(upto)))
+    passes = np.concatenate([[0.0], np.cumsum(steps.passes)])
+    return replace(rows, steps=passes[upto + 1] - passes[first])
+
+
+_NOTHING = np.zeros(0)
+_NO_ROWS = _Rows(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, (_NOTHING, _NOTHING, _NOTHING, _NOTHING))
+
+
+def _decode_groups(gaps: _Rows, queries: float) -> list[Observed]:
+    if not len(gaps.steps):
+        return []
+    tokens = gaps.prompts[1] / gaps.steps
+    plain, mixed = tokens == 0, tokens > 0
+    return [
+        *gaps.binned("decode", plain, by=gaps.sequences, bins=_BATCH_BINS, queries=queries),
+        *gaps.binned("decode", mixed, by=tokens, bins=_PROMPT_BINS, queries=queries),
+    ]
+
+
+def _prefill_groups(prefills: _Rows, queries: float) -> list[Observed]:
+    if not len(prefills.steps):
+        return []
+    every = np.ones(len(prefills.steps), dtype=np.bool_)
+    tokens = prefills.prompts[1] / prefills.steps
+    return prefills.binned("prefill", every, by=tokens, bins=_PROMPT_BINS, queries=queries)

@@ -220,14 +220,18 @@ def _token_time(kind: Kind, mine: TrialSteps, fit: StepFit) -> TokenTime | None:
     step_s = float(weights @ [one.seconds for one in observed])
     load = _mean_load(observed, weights)
     tokens = load.prompt_tokens if kind == "prefill" else (mine.reference.tokens_per_step or 1.0)
-    works = [step_work(mine.served, one.load) for one in observed]
-    model_s = float(weights @ [step_parts(work, fit.constants).total_s for work in works])
+    slices = [
+        (weight * part.share, part.load)
+        for weight, one in zip(weights.tolist(), observed, strict=True)
+        for part in one.slices
+    ]
+    model_s = sum(w * step_parts(step_work(mine.served, part), fit.constants).total_s for w, part in slices)
     errors = fit.errors.get(kind)
     number = mine.trial.number
     error = None if errors is None else errors.of(number)
     split = None
     if errors is not None and errors.explains(number):
-        split = _split(kind, mine.served, observed, weights / tokens, fit)
+        split = _split(kind, mine.served, [(weight / tokens, part) for weight, part in slices], fit)
     return TokenTime(
         kind=kind,
         measured_s=step_s / tokens,
@@ -256,14 +260,10 @@ def _mean_load(observed: Sequence[Observed], weights: np.ndarray) -> StepLoad:
     )
 
 
-def _split(
-    kind: Kind, served: Served, observed: Sequence[Observed], weights: np.ndarray, fit: StepFit
-) -> Split:
+def _split(kind: Kind, served: Served, slices: Sequence[tuple[float, StepLoad]], fit: StepFit) -> Split:
     """The mean step by part, a token; what others put into it is one part."""
-    own = [_own(kind, one.load) for one in observed]
-    pairs = [
-        (step_work(served, o), step_work(served, one.load)) for o, one in zip(own, observed, strict=True)
-    ]
+    weights = np.array([weight for weight, _ in slices])
+    pairs = [(step_work(served, _own(kind, load)), step_work(served, load)) for _, load in slices]
 
     def amounts(constants: Constants) -> np.ndarray:
         rows = []

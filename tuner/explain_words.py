@@ -9,7 +9,7 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from objectives.step_fit import Errors, Fitted, Standing
+from objectives.step_fit import Errors, Fitted, Standing, StepFit
 from objectives.step_times import Kind
 from search_spaces.values import Json
 from tuner.explain import BESIDE, Explanation, Prompt, Split, TokenTime, percent
@@ -34,10 +34,10 @@ _CONSTANTS = {
     "draft_step_s": ("launch of a draft pass", 1e3, "ms"),
     "lookup_s": ("n-gram lookup a sequence", 1e3, "ms"),
 }
-_STANDINGS = {
-    Standing.FITTED: "fitted",
-    Standing.TABLE: "not told by these trials: the accelerator table's value is kept",
-    Standing.LEANING: "hardly told by these trials, but the accelerator table's value does not fit them",
+_STANDINGS = {Standing.FITTED: "fitted", Standing.TABLE: "the table's", Standing.LEANING: "hardly told"}
+_STANDING_NOTES = {
+    Standing.TABLE: "the table's: these trials do not tell it, so the accelerator table's value is kept",
+    Standing.LEANING: "hardly told: by these trials, though not what the accelerator table says of it",
 }
 _MOSTLY = 0.5
 
@@ -74,7 +74,7 @@ def explanation_json(seen: Explanation) -> dict[str, Json]:
         "decoding": seen.decoding,
         "decoding_by_littles_law": seen.settled,
         "max_num_seqs": seen.max_num_seqs,
-        "noise": seen.fit.noise,
+        "noise": dict(asdict(seen.fit.noise)),
         "constants": [{**asdict(one), "standing": str(one.standing)} for one in seen.fit.fitted],
         "errors": {kind: _errors_json(errors) for kind, errors in seen.fit.errors.items()},
     }
@@ -197,59 +197,59 @@ def _constants_lines(fitted: Sequence[Fitted], width: int | None) -> list[str]:
     for heading in ("constant", "value", "95 %", "in the table", ""):
         table.add_column(heading, justify="left" if heading in ("constant", "") else "right")
     for one in fitted:
-        kind, _, scheme = one.name.partition(" ")
-        words, factor, unit = _CONSTANTS[kind]
+        _, factor, unit = _CONSTANTS[one.name.partition(" ")[0]]
         table.add_row(
-            f"{words} {scheme}".strip(),
+            _constant_words(one.name),
             f"{number(one.value * factor)} {unit}",
             f"{number(one.low * factor)} to {number(one.high * factor)}",
             number(one.table * factor),
             _STANDINGS[one.standing],
         )
-    return ["The constants, fitted on all these trials:", *_printed(table, width)]
+    notes = [note for standing, note in _STANDING_NOTES.items() if standing in {o.standing for o in fitted}]
+    return ["The constants, fitted on all these trials:", *_printed(table, width), *notes]
 
 
 def _error_lines(seen: Explanation, width: int | None) -> list[str]:
     lines = []
-    kinds: tuple[Kind, ...] = ("decode", "prefill")
-    for kind in kinds:
-        errors = seen.fit.errors.get(kind)
-        if errors is None:
-            continue
-        lines.append(
-            f"Error of a {kind} step in a trial that the fit has not seen, over {len(errors.trials)} trials: "
-            f"median {100 * errors.median:.0f} %, worst {100 * errors.worst:.0f} %."
-        )
+    for kind, errors in seen.fit.errors.items():
+        lines += [
+            f"A {kind} step in a trial that the fit has not seen: median error {100 * errors.median:.0f} %, "
+            f"worst {100 * errors.worst:.0f} %, over {len(errors.trials)} trials.",
+            *_printed(_residuals(errors), width),
+        ]
+    return [*lines, *_alone_notes(seen.fit)]
+
+
+def _residuals(errors: Errors) -> Table:
     table = Table()
-    headings = ["trial"]
-    for kind in kinds:
-        if kind in seen.fit.errors:
-            headings += [f"{kind} step, ms", "model", "off by", "left out"]
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    for one in seen.used:
-        row = [str(one.trial.number)]
-        unexplained = []
-        for kind in kinds:
-            errors = seen.fit.errors.get(kind)
-            if errors is None:
-                continue
-            error = errors.of(one.trial.number)
-            if error is None:
-                row += ["–", "–", "–", "–"]
-                continue
-            row += [
-                _ms(error.measured_s),
-                _ms(error.model_s),
-                _signed(error.fitted),
-                _signed(error.left_out),
-            ]
-            if not errors.explains(one.trial.number):
-                unexplained.append(kind)
-        row.append(f"{' and '.join(unexplained)} not explained" if unexplained else "")
-        table.add_row(*row)
-    return [*lines, *_printed(table, width)]
+    for heading in ("trial", "measured, ms", "model, ms", "off by", "left out of the fit", "explained"):
+        table.add_column(heading, justify="left" if heading == "explained" else "right")
+    for one in errors.trials:
+        table.add_row(
+            str(one.trial),
+            _ms(one.measured_s),
+            _ms(one.model_s),
+            _signed(one.fitted),
+            _signed(one.left_out) + (" *" if one.alone else ""),
+            "yes" if errors.explains(one.trial) else "no",
+        )
+    return table
+
+
+def _alone_notes(fit: StepFit) -> list[str]:
+    alone = {
+        error.trial: error.alone for errors in fit.errors.values() for error in errors.trials if error.alone
+    }
+    return [
+        f"* trial {trial} alone tells {', '.join(_constant_words(name) for name in names)}; left out, the "
+        "accelerator table's value stood for it"
+        for trial, names in sorted(alone.items())
+    ]
+
+
+def _constant_words(name: str) -> str:
+    kind, _, scheme = name.partition(" ")
+    return f"{_CONSTANTS[kind][0]} {scheme}".strip()
 
 
 def _token_json(token: TokenTime) -> dict[str, Json]:
@@ -283,6 +283,7 @@ def _errors_json(errors: Errors) -> dict[str, Json]:
                 "error": percent(one.fitted),
                 "left_out_error": percent(one.left_out),
                 "explained": errors.explains(one.trial),
+                "constants_told_by_it_alone": list(one.alone),
             }
             for one in errors.trials
         ],

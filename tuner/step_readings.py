@@ -65,7 +65,7 @@ class TrialSteps:
                 kind=one.kind,
                 seconds=one.seconds,
                 steps=one.steps,
-                work=step_work(self.served, one.load),
+                works=tuple((part.share, step_work(self.served, part.load)) for part in one.slices),
             )
             for place, replay in enumerate((self.reference, *self.others))
             for one in replay.observed

@@ -154,7 +154,7 @@ def test_every_trials_residual_is_shown(run: Run, made: Path) -> None:
     text = run("--trial", "0").output
     assert "(simulated)" in text
     assert "What binds the forward passes is memory bandwidth" in text
-    assert f"over {len(measured)} trials: median" in text
+    assert f"over {len(measured)} trials." in text
 
 
 def test_json_has_no_infinity_and_parts_that_add_up(made: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_trial_that_is_off_by_more_than_the_others_is_not_explained(runs: Path
     assert seen.settled is None
     text = run("--trial", "0").output
     assert "the model does not explain this trial. No split is given." in text
-    assert text.count("where it goes") == 1  # of its prefill, which took as long as ever
+    assert "where it goes" not in text
     told = json.loads(run("--trial", "0", "--json").output)
     assert told["decode"]["explained"] is False
     assert told["decode"]["parts"] is None

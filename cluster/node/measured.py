@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cluster.node.engine import Replay
 from cluster.node.loads import Loads, Played, grid_of
 from cluster.order import CapacityLoad, ClosedLoop, Measured, Order, Ran, Step
+from cluster.traffic.sessions import Sessions
 from objectives.allowance import CUT, misses_known
 from objectives.capacity import CapacitySearch, SpeedGrid, Verdicts, capacity_estimate
 from objectives.economy import money, per_gpu, tokens_per_joule
@@ -28,10 +29,13 @@ def measured(loads: Loads, order: Order, ran: Ran) -> Measured:
         None if played.replay.cut_s is not None else _summary(played.replay, order, ran)
         for played in loads.played
     ]
-    points = [_point(played, summary) for played, summary in zip(loads.played, whole, strict=True)]
+    points = [
+        _point(played, summary, order.workload.sessions)
+        for played, summary in zip(loads.played, whole, strict=True)
+    ]
     first = loads.played[0].replay
     return Measured(
-        measurement=_measurement(loads, [summary for summary in whole if summary], points, order),
+        measurement=_measurement(loads, whole, points, order),
         records=first.records,
         samples=first.samples,
         ran=ran,
@@ -42,7 +46,11 @@ def measured(loads: Loads, order: Order, ran: Ran) -> Measured:
 def steps_before_failure(loads: Loads, order: Order, ran: Ran) -> tuple[Step, ...]:
     """The replays that were over when a trial failed."""
     points = [
-        _point(played, None if played.replay.cut_s is not None else _summary(played.replay, order, ran))
+        _point(
+            played,
+            None if played.replay.cut_s is not None else _summary(played.replay, order, ran),
+            order.workload.sessions,
+        )
         for played in loads.played
     ]
     return _steps(loads.played, points)
@@ -68,14 +76,15 @@ def _summary(replay: Replay, order: Order, ran: Ran) -> Measurement:
     )
 
 
-def _point(played: Played, summary: Measurement | None) -> LoadPoint:
+def _point(played: Played, summary: Measurement | None, sessions: Sessions) -> LoadPoint:
     replay = played.replay
+    offered_s = _offered_s(replay, sessions)
     due_s = [record.due_s for record in replay.records]
     start_s, last_s = min(due_s), max(due_s)
     tokens_s = (record.chunk_s[-1] for record in replay.records if record.chunk_s)
     return LoadPoint(
         speed=played.speed,
-        offered_rps=(len(due_s) - 1) / (last_s - start_s) if last_s > start_s else None,
+        offered_rps=(len(offered_s) - 1) / (max(offered_s) - start_s) if max(offered_s) > start_s else None,
         requests=len(due_s),
         misses=played.misses,
         held=played.held,
@@ -86,24 +95,40 @@ def _point(played: Played, summary: Measurement | None) -> LoadPoint:
     )
 
 
+def _offered_s(replay: Replay, sessions: Sessions) -> list[float]:
+    """Due times of what was offered. A turn that a cut left waiting for its predecessor never was."""
+    ends_s = replay.cut_s if sessions is Sessions.CAUSAL else None
+    first_s = min(record.due_s for record in replay.records)
+    due_s = [record.due_s for record in replay.records if ends_s is None or record.due_s < ends_s]
+    return due_s or [first_s]
+
+
 def _measurement(
-    loads: Loads, whole: Sequence[Measurement], points: Sequence[LoadPoint], order: Order
+    loads: Loads, whole: Sequence[Measurement | None], points: Sequence[LoadPoint], order: Order
 ) -> Measurement:
-    """Of summaries in the order of play, those at the workload's speed first."""
+    """Of summaries in the order of play, those at the workload's speed first; None: cut."""
     load = order.load
     repeats = 1 if isinstance(load, ClosedLoop) else load.repeats
-    base = combine(whole[:repeats])
+    base = combine([summary for summary in whole[:repeats] if summary])
     base = replace(
         base,
         metrics={**base.metrics, **_per_joule([played.replay for played in loads.played[:repeats]])},
         mode=Mode.CLOSED if isinstance(load, ClosedLoop) else Mode.FIXED,
         curve=() if isinstance(load, ClosedLoop) else _by_speed(points),
         warnings=(*loads.voids, *base.warnings),
+        disagreements=(*base.disagreements, *_disagreements(points[repeats:], whole[repeats:])),
     )
     if isinstance(load, CapacityLoad):
         base = _with_capacity(base, loads, points, load, order)
     economy = per_gpu(base.metrics, order.gpus) | money(base.metrics, order.gpus, order.gpu_hour_price)
     return replace(base, metrics={**base.metrics, **economy})
+
+
+def _disagreements(points: Sequence[LoadPoint], whole: Sequence[Measurement | None]) -> Iterator[str]:
+    """What the engine contradicts in the replays that the capacity was found by."""
+    for point, summary in zip(points, whole, strict=True):
+        for said in () if summary is None else summary.disagreements:
+            yield f"at speed {point.speed:.4g}: {said}"
 
 
 def _by_speed(points: Sequence[LoadPoint]) -> tuple[LoadPoint, ...]:

@@ -16,10 +16,11 @@ from cluster.node.simulated import SimulatedEngine
 from cluster.order import CapacityLoad, Cause, ClosedLoop, Failed, FixedLoad, Limits, Measured, Order
 from cluster.traffic.make import Recipe, make_trace
 from cluster.traffic.request import Request
+from cluster.traffic.sessions import Sessions
 from cluster.traffic.trace import Trace
 from cluster.traffic.workload import Workload
 from objectives.allowance import CUT, Allowance, cut_at_s, cut_records
-from objectives.measurement import Mode, Record
+from objectives.measurement import Mode, Record, Sample
 from objectives.slo import Slo
 from search_spaces.values import Json
 
@@ -248,6 +249,62 @@ def test_an_engine_that_dies_at_a_high_speed_leaves_what_was_played_before(tmp_p
     assert outcome.cause is Cause.DIED_UNDER_LOAD
     assert outcome.steps[0].point.speed == 2.0
     assert all(step.point.held and step.point.metrics for step in outcome.steps)
+
+
+@dataclass
+class Miscounting(Limited):
+    """Counts seven output tokens more than the client at speeds above the workload's."""
+
+    def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
+        replay = super().play(workload, limits, allowance=allowance)
+        tokens = float(sum(record.tokens_out for record in replay.records))
+        last_s = max(record.due_s for record in replay.records) + 1.0
+        said = tokens + (7 if workload.speed > 2.0 else 0)
+        samples = (
+            Sample(at_s=-0.1, generation_tokens_total=100.0),
+            Sample(at_s=last_s, generation_tokens_total=100.0 + said),
+        )
+        return replace(replay, samples=samples)
+
+
+def test_a_capacity_that_the_engine_contradicts_is_marked_with_the_speed(tmp_path: Path) -> None:
+    marked = run(Miscounting(limit=2.3), CapacityLoad(guess=2.1), tmp_path).measurement
+    whole = [point for point in marked.curve if point.cut_s is None and point.speed > 2.0]
+    assert whole
+    assert [said.split(": ")[0] for said in marked.disagreements] == [
+        f"at speed {point.speed:.4g}" for point in whole
+    ]
+    assert all("60" in said and "67" in said for said in marked.disagreements)
+    assert run(Miscounting(limit=2.3), FixedLoad(), tmp_path).measurement.disagreements == ()
+
+
+@dataclass
+class Unreleased(Limited):
+    """Above its limit every other turn is still waiting for an answer when the replay is cut."""
+
+    def play(self, workload: Workload, limits: Limits, *, allowance: Allowance | None = None) -> Replay:
+        replay = super().play(workload, limits, allowance=allowance)
+        if replay.cut_s is None:
+            return replay
+        waiting = [record.request % 2 == 1 or record.due_s >= replay.cut_s for record in replay.records]
+        records = [
+            replace(record, due_s=replay.cut_s, sent_s=None, chunk_s=(), chunk_tokens=(), error=CUT)
+            if waits
+            else record
+            for record, waits in zip(replay.records, waiting, strict=True)
+        ]
+        return replace(replay, records=tuple(records))
+
+
+def test_turns_that_a_cut_left_unreleased_were_never_offered(tmp_path: Path) -> None:
+    causal = Workload(trace=TRACE, speed=2.0, sessions=Sessions.CAUSAL)
+    outcome = run_trial(order(CapacityLoad(), workload=causal), Unreleased(limit=2.5), tmp_path)
+    assert isinstance(outcome, Measured)
+    cut = [point for point in outcome.measurement.curve if point.cut_s is not None]
+    assert cut
+    for point in cut:
+        # Every other request of two a second at speed 1.
+        assert point.offered_rps == pytest.approx(1.0 * point.speed)
 
 
 def test_a_closed_loop_is_marked_and_has_no_curve(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """From the runs that there are to the report: pure, and the same whenever it is asked of the same runs."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from cluster.traffic.trace import Trace
@@ -197,6 +198,12 @@ def _notes(readings: Readings, outcomes: Sequence[Judged], finished: Sequence[St
                 f"Every cell kept up with the offered load, so {outcome.report.title} is the load's own and "
                 "says nothing; a higher speed, or measuring capacity, would."
             )
+    steps = [(outcome, step) for outcome in outcomes if (step := readings.step(outcome.metric))]
+    for outcome, step in steps:
+        yield (
+            f"{outcome.report.title.capitalize()} is known in steps of {math.expm1(step):.0%}, "
+            "which its intervals hold beside the noise."
+        )
     if plan.design.fraction != "full":
         yield (
             f"A fraction of resolution {plan.design.fraction} was measured: averages and interactions hold a "

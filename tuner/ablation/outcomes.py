@@ -1,5 +1,6 @@
 """The numbers that an ablation is judged by, and their effects: a rate, TTFT, TPOT and E2E."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,6 @@ class Judged:
     metric: str
     """Its name inside."""
     report: OutcomeReport
-    effects: Effects
 
 
 def judged(readings: Readings) -> tuple[Judged, ...]:
@@ -44,7 +44,7 @@ def judged(readings: Readings) -> tuple[Judged, ...]:
     for metric in (*_rate(readings), *(_latency(readings, name) for name in ("ttft", "tpot", "e2e"))):
         effects = readings.effects(metric)
         if effects is not None:
-            found.append(Judged(metric=metric, report=_report(readings, metric, effects), effects=effects))
+            found.append(Judged(metric=metric, report=_report(readings, metric, effects)))
     return tuple(found)
 
 
@@ -65,14 +65,20 @@ def _latency(readings: Readings, name: str) -> str:
 def _report(readings: Readings, metric: str, effects: Effects) -> OutcomeReport:
     known = METRICS[metric]
     more_is_better = not metric.endswith("_s") or metric in _TITLES
+    step, many, cells_seen = readings.step(metric), len(readings.plan.names), len(effects.cells) + 1
     cells = {
         readings.plan.name(cell): told
         for cell, effect in effects.cells.items()
-        if (told := effect_report(effect)) is not None and cell != NONE
+        if (told := effect_report(effect, step=step)) is not None
     }
-    product, combination = effect_report(effects.product), effect_report(effects.combination)
-    shortfall = effect_report(effects.shortfall)
-    interactions = tuple(_interaction(pair, more_is_better) for pair in effects.interactions)
+    combination = effect_report(effects.combination, step=step)
+    # Weights: 1 on each alone and -n on none; then 1 on all, n - 1 on none and -1 on each alone.
+    product = effect_report(effects.product, step=step, norm=math.sqrt(many + many**2))
+    shortfall = effect_report(effects.shortfall, step=step, norm=math.sqrt(1 + (many - 1) ** 2 + many))
+    averaged = 2 / math.sqrt(cells_seen)
+    interactions = tuple(
+        _interaction(pair, more_is_better, step=step, norm=2 * averaged) for pair in effects.interactions
+    )
     title = _TITLES.get(metric) or _latency_title(metric)
     return OutcomeReport(
         metric=known.shown,
@@ -81,7 +87,9 @@ def _report(readings: Readings, metric: str, effects: Effects) -> OutcomeReport:
         better="more" if more_is_better else "less",
         informative=not _pinned(readings, metric),
         cells=cells,
-        factors=tuple(_factor(name, told) for name, told in effects.factors.items()),
+        factors=tuple(
+            _factor(name, told, step=step, norm=averaged) for name, told in effects.factors.items()
+        ),
         interactions=interactions,
         product=product,
         combination=combination,
@@ -105,22 +113,23 @@ def _latency_title(metric: str) -> str:
     return f"{name.upper()} {point}"
 
 
-def _factor(name: str, told: FactorEffects) -> FactorEffectReport:
+def _factor(name: str, told: FactorEffects, *, step: float, norm: float) -> FactorEffectReport:
     return FactorEffectReport(
         factor=name,
-        isolated=effect_report(told.isolated),
-        in_company=effect_report(told.in_company),
-        average=effect_report(told.average),
+        isolated=effect_report(told.isolated, step=step),
+        in_company=effect_report(told.in_company, step=step),
+        average=effect_report(told.average, step=step, norm=norm),
         mixed_with=_terms(told.mixed_with),
         aliases=_aliases(told.aliases),
     )
 
 
-def _interaction(told: Interaction, more_is_better: bool) -> InteractionReport:
+def _interaction(told: Interaction, more_is_better: bool, *, step: float, norm: float) -> InteractionReport:
+    effect = effect_report(told.effect, step=step, norm=norm)
     return InteractionReport(
         pair=told.pair,
-        effect=effect_report(told.effect),
-        contend=_contend(effect_report(told.effect), more_is_better),
+        effect=effect,
+        contend=_contend(effect, more_is_better),
         mixed_with=_terms(told.mixed_with),
         aliases=_aliases(told.aliases),
     )

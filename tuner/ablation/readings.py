@@ -1,5 +1,6 @@
 """What the runs of an ablation measured, by cell: means to show, logarithms' observations to judge by."""
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,16 @@ from tuner.ablation.report import (
     RunReport,
 )
 from tuner.ablation.run import lost_cells
-from tuner.bracket import side_of
+from tuner.bracket import bracket, is_capacity, side_of
 from tuner.records import StoredTrial
 
 STEP = "step_s"
 """Time of a target step with its drafts: TPOT mean times accepted tokens per target step."""
 
 NONE: Cell = frozenset()
+
+_Z = 1.96
+"""Of a 95 % interval."""
 
 _ALIKE = 1.1
 """Ratio of mean batches up to which the step times of two cells are compared."""
@@ -75,6 +79,17 @@ class Readings:
                 found.append(Observation(cell=run.cell, block=run.block, value=value))
         return found
 
+    def step(self, metric: str) -> float:
+        """Logarithm of the ratio of neighbouring values that the number may have; 0: any.
+
+        A capacity is one of the speeds of its search: the widest bracket that a run was left with.
+        """
+        if not is_capacity(metric):
+            return 0.0
+        found = [bracket(trial.measurement) for _, trial in self.runs]
+        widths = [one.resolution for one in found if one is not None and one.resolution is not None]
+        return math.log1p(max(widths, default=0.0))
+
     def effects(self, metric: str) -> Effects | None:
         """None where none on has no such number.
 
@@ -120,10 +135,26 @@ class Readings:
                     yield cell, "not run", None
 
 
-def effect_report(effect: Effect | None) -> EffectReport | None:
+def effect_report(
+    effect: Effect | None, *, step: float = 0.0, norm: float = math.sqrt(2)
+) -> EffectReport | None:
+    """The effect for readers; one of a number that is only known in steps has the wider interval it deserves.
+
+    A step's worth of rounding, uniform and the same in every replicate, is in each cell's mean; replicates
+    that agree to the step say nothing of it. Its share of the interval adds to the noise's in quadrature.
+
+    Args:
+        step: logarithm of the ratio of neighbouring values; 0: the number is continuous.
+        norm: root of the sum of squares of the weights that the effect gives to the cells' logarithms.
+    """
     if effect is None:
         return None
-    return EffectReport(ratio=effect.ratio, low=effect.low, high=effect.high, told=effect.told)
+    if not step or effect.low is None or effect.high is None:
+        return EffectReport(ratio=effect.ratio, low=effect.low, high=effect.high, told=effect.told)
+    noise = math.log(effect.high / effect.low) / 2
+    half = math.hypot(noise, _Z * step / math.sqrt(12) * norm)
+    low, high = effect.ratio * math.exp(-half), effect.ratio * math.exp(half)
+    return EffectReport(ratio=effect.ratio, low=low, high=high, told=not low <= 1 <= high)
 
 
 def shown(metric: str) -> tuple[str, float]:

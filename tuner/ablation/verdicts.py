@@ -25,8 +25,7 @@ def _verdict(name: str, outcomes: Sequence[Judged]) -> DropReport:
     seen = [
         (outcome, effect)
         for outcome in outcomes
-        if outcome.report.informative
-        and (effect := effect_report(outcome.effects.factors[name].in_company)) is not None
+        if outcome.report.informative and (effect := _in_company(outcome, name)) is not None
     ]
     verdict: Verdict
     if not seen:
@@ -47,6 +46,10 @@ def _verdict(name: str, outcomes: Sequence[Judged]) -> DropReport:
         else:
             verdict, why = "drop", f"with all others on no effect of 1 % or more is told: {_all(seen)}"
     return DropReport(factor=name, verdict=verdict, why=why)
+
+
+def _in_company(outcome: Judged, name: str) -> EffectReport | None:
+    return next(factor.in_company for factor in outcome.report.factors if factor.factor == name)
 
 
 def _all(told: Sequence[_Told]) -> str:
@@ -102,7 +105,8 @@ def _against(
     readings: Readings, outcomes: Sequence[Judged], cell: frozenset[str]
 ) -> Iterator[tuple[str, EffectReport]]:
     for outcome in outcomes:
-        effect = effect_report(readings.against(readings.every, outcome.metric).get(cell))
+        found = readings.against(readings.every, outcome.metric).get(cell)
+        effect = effect_report(found, step=readings.step(outcome.metric))
         if effect is not None:
             yield outcome.report.metric, effect
 

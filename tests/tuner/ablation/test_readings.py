@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from cluster.order import Measured, Outcome
+from objectives.effects import Effect
 from objectives.factorial import Cell
+from tests.tuner import loads
 from tests.tuner.ablation.desks import Desk, P, Q, S, measured, refused
 from tuner.ablation.plan import PlannedRun
-from tuner.ablation.readings import NONE, Readings
+from tuner.ablation.readings import NONE, Readings, effect_report
 from tuner.ablation.report import CellReport, Report
 from tuner.records import read_trials
 
@@ -99,3 +101,38 @@ def test_a_cell_that_was_not_measured_is_compared_with_nothing(tmp_path: Path) -
     desk.run(shaken)
     plan = desk.plan()
     assert Readings.of(plan, read_trials(plan.folder)).against(frozenset({Q, P}), "e2e_mean_s") == {}
+
+
+def test_a_number_known_in_steps_has_intervals_that_cover_what_lies_between_them() -> None:
+    """Two numbers rounded down to steps of 20 %, replicates that agree: their ratio as it was before."""
+    rng = np.random.default_rng(2)
+    step, covered, draws = math.log(1.2), 0, 1000
+    for _ in range(draws):
+        truth = rng.uniform(0, 10, 2)
+        ratio = math.exp(step * float(np.diff(np.floor(truth / step))[0]))
+        told = effect_report(Effect(ratio=ratio, low=ratio, high=ratio), step=step)
+        assert told is not None
+        assert told.low is not None
+        assert told.high is not None
+        covered += told.low <= math.exp(truth[1] - truth[0]) <= told.high
+    assert 0.93 <= covered / draws <= 0.98
+
+
+def test_steps_add_to_noise_in_quadrature() -> None:
+    told = effect_report(Effect(ratio=2.0, low=2 / math.exp(0.3), high=2 * math.exp(0.3)), step=0.2, norm=3.0)
+    assert told is not None
+    half = math.sqrt(0.3**2 + (1.96 * 0.2 / math.sqrt(12) * 3) ** 2)
+    assert told.high == pytest.approx(2 * math.exp(half))
+    assert told.low == pytest.approx(2 / math.exp(half))
+
+
+def test_a_capacity_that_replicates_agree_on_is_not_known_better_than_its_steps(tmp_path: Path) -> None:
+    """A capacity of 12 between 12 and 12.6 requests/s, in every run of every cell."""
+    seen = Desk(tmp_path, measure={"kind": "capacity"}).run(lambda cell, run: loads.measured())
+    capacity = seen.outcomes[0]
+    assert capacity.metric == "capacity_rps"
+    alone = capacity.factors[0].isolated
+    assert alone is not None
+    assert alone.high == pytest.approx(1.05 ** (1.96 / math.sqrt(6)))
+    assert not alone.told
+    assert "Capacity is known in steps of 5%, which its intervals hold beside the noise." in seen.notes

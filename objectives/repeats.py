@@ -1,4 +1,4 @@
-"""Several replays of one workload within one engine start, as one measurement. Pure.
+"""Several replays of one workload, within one engine start or each with its own, as one measurement. Pure.
 
 They are of the same requests, so what the traffic happened to be is alike in all of them and is not averaged
 out; what differs from replay to replay is. So the variance of the combined value has two parts: the mean of
@@ -8,10 +8,15 @@ the first standard error, and Student's with k - 1 degrees of freedom times the 
 is 12.7, and no less would do: of two values nobody knows how far apart a third may be. Giving each part its
 own quantile errs on the safe side where both matter (W. Cochran, "Approximate significance levels of the
 Behrens-Fisher test", Biometrics 20(1), 1964).
+
+Where other configs were repeated too, all of them together tell how runs of one and the same config differ
+(`spreads`), with more degrees of freedom than two repeats have by themselves.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from scipy.stats import t as student
@@ -23,12 +28,55 @@ from objectives.statistics import CONFIDENCE
 _UPPER = (1 + CONFIDENCE) / 2
 
 
-def combine(measurements: Sequence[Measurement]) -> Measurement:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How single runs of one config differ in one metric."""
+
+    variance: float
+    """Of one run: of the value for shares and counts, of its logarithm for all else."""
+    freedom: int
+    """Degrees of freedom that it was estimated with, at least 1."""
+
+
+_UNKNOWN: Mapping[str, Spread] = MappingProxyType({})
+
+
+def spreads(groups: Sequence[Sequence[Measurement]]) -> dict[str, Spread]:
+    """By metric, the pooled variance of runs within these groups; of metrics that were repeated at all.
+
+    That it is the same for all configs is an assumption, on the logarithm a fair one: noise of so many per
+    cent. Values of 0 or below, or that are not finite, say nothing there and are left out.
+
+    Args:
+        groups: the measurements of one config each. Groups of one add nothing.
+    """
+    names = dict.fromkeys(name for group in groups for one in group for name in one.metrics)
+    found = {}
+    for name in names:
+        squares, freedom = 0.0, 0
+        for group in groups:
+            values = np.array([one.metrics[name].value for one in group if name in one.metrics])
+            values = values[np.isfinite(values)]
+            if not _arithmetic(name):
+                values = np.log(values[values > 0])
+            if len(values) > 1:
+                squares += float(((values - values.mean()) ** 2).sum())
+                freedom += len(values) - 1
+        if freedom:
+            found[name] = Spread(variance=squares / freedom, freedom=freedom)
+    return found
+
+
+def combine(measurements: Sequence[Measurement], known: Mapping[str, Spread] = _UNKNOWN) -> Measurement:
     """One measurement of repeats.
 
     Latencies, rates and amounts per something are combined by their geometric mean, shares and counts by
     their arithmetic mean. A metric that not every repeat has is left out, with a warning. Requests, failed
-    requests and durations are summed; warnings and disagreements are merged. One measurement stays as it is.
+    requests and durations are summed; warnings and disagreements are merged. One measurement stays as it is,
+    but for intervals that take in how runs are known to differ.
+
+    Args:
+        known: how single runs differ, by metric; where it is missing, these repeats alone say so.
 
     Raises ValueError without measurements.
     """
@@ -36,11 +84,19 @@ def combine(measurements: Sequence[Measurement]) -> Measurement:
         raise ValueError("no measurements to combine")
     first = measurements[0]
     if len(measurements) == 1:
-        return first
+        if not known:
+            return first
+        return replace(
+            first,
+            metrics={
+                name: combined(name, [estimate], known[name]) if name in known else estimate
+                for name, estimate in first.metrics.items()
+            },
+        )
     names = [name for name in first.metrics if all(name in other.metrics for other in measurements)]
     return Measurement(
         metrics={
-            name: combined(name, [measurement.metrics[name] for measurement in measurements])
+            name: combined(name, [measurement.metrics[name] for measurement in measurements], known.get(name))
             for name in names
         },
         requests=sum(measurement.requests for measurement in measurements),
@@ -59,21 +115,27 @@ def combine(measurements: Sequence[Measurement]) -> Measurement:
     )
 
 
-def combined(name: str, estimates: Sequence[Estimate]) -> Estimate:
-    """One metric's estimate from those of at least two repeats.
+def combined(name: str, estimates: Sequence[Estimate], known: Spread | None = None) -> Estimate:
+    """One metric's estimate from those of at least two repeats; of one, where it is known how runs differ.
 
     An end that one of them lacks is missing, but where none has an interval (a throughput, a counter), the
-    one given holds only how the repeats differ.
+    one given holds only how the repeats differ. Without one: of a single estimate whose runs' spread is of
+    logarithms that it has not, and of values that are not finite.
     """
     metric = METRICS.get(name)
     values = [estimate.value for estimate in estimates]
-    arithmetic = metric is not None and metric.unit in ("share", "count")
+    if not all(map(math.isfinite, values)):
+        return estimates[0] if len(values) == 1 else Estimate(value=float(np.mean(values)))
+    arithmetic = _arithmetic(name)
     if arithmetic or min(values) <= 0:
+        known = known if arithmetic else None
+        if len(values) == 1 and known is None:
+            return estimates[0]
         mean, most = (
             float(np.mean(values)),
             1.0 if metric is not None and metric.unit == "share" else math.inf,
         )
-        ends = _ends(estimates)
+        ends = _ends(estimates, known)
         low, high = (None if end is None else min(max(end, 0.0), most) for end in ends)
         return Estimate(value=mean, low=low, high=high)
     logs = [
@@ -84,41 +146,52 @@ def combined(name: str, estimates: Sequence[Estimate]) -> Estimate:
         )
         for estimate in estimates
     ]
-    low, high = (None if end is None else math.exp(end) for end in _ends(logs))
+    low, high = (None if end is None else _exp(end) for end in _ends(logs, known))
     return Estimate(value=math.exp(float(np.mean([log.value for log in logs]))), low=low, high=high)
 
 
-def _ends(estimates: Sequence[Estimate]) -> tuple[float | None, float | None]:
+def _arithmetic(name: str) -> bool:
+    """Whether a metric differs by amounts, not by ratios."""
+    metric = METRICS.get(name)
+    return metric is not None and metric.unit in ("share", "count")
+
+
+def _ends(estimates: Sequence[Estimate], spread: Spread | None) -> tuple[float | None, float | None]:
     """Ends of the mean's interval; None where there is none."""
     values = np.array([estimate.value for estimate in estimates])
     known = any(estimate.low is not None or estimate.high is not None for estimate in estimates)
     below = [None if estimate.low is None else estimate.value - estimate.low for estimate in estimates]
     above = [None if estimate.high is None else estimate.high - estimate.value for estimate in estimates]
-    mean, between = float(values.mean()), float(values.var(ddof=1)) / len(values)
-    down, up = (_reach(side if known else [0.0], between, len(values)) for side in (below, above))
+    if spread is None:
+        spread = Spread(variance=float(values.var(ddof=1)), freedom=len(values) - 1)
+    mean, between = float(values.mean()), spread.variance / len(values)
+    down, up = (_reach(side if known else [0.0], between, spread.freedom) for side in (below, above))
     return (None if down is None else mean - down), (None if up is None else mean + up)
 
 
-def _reach(within: Sequence[float | None], between: float, repeats: int) -> float | None:
+def _reach(within: Sequence[float | None], between: float, freedom: int) -> float | None:
     """From the mean to one end of its interval.
 
     Args:
         within: from each repeat's value to that end of its own.
         between: variance of the mean by how the repeats differ.
-        repeats: how many there are.
+        freedom: degrees of freedom of that variance.
     """
     known = [reach for reach in within if reach is not None]
     if len(known) < len(within):
         return None
     if math.inf in known:
         return math.inf
-    return math.sqrt(
-        float(np.mean(np.square(known))) + float(student.ppf(_UPPER, repeats - 1)) ** 2 * between
-    )
+    return math.sqrt(float(np.mean(np.square(known))) + float(student.ppf(_UPPER, freedom)) ** 2 * between)
 
 
 def _log(end: float) -> float:
     return math.log(end) if end > 0 else -math.inf
+
+
+def _exp(end: float) -> float:
+    """Of few repeats that differ much an interval may reach beyond what a float holds."""
+    return math.exp(end) if end < 700 else math.inf
 
 
 def _positions(measurements: Sequence[Measurement]) -> tuple[float, ...] | None:

@@ -51,6 +51,11 @@ def main() -> None:
 @main.command()
 @click.option("--space", help="Space file, or a shipped one such as spaces/8b.yaml.")
 @click.option("--trials", type=click.IntRange(min=1), help="Finished trials in all, the control included.")
+@click.option(
+    "--stop-when-stable",
+    is_flag=True,
+    help="End before that, once the front has settled and so has what is recommended.",
+)
 @click.option("--study", "name", help="Name of the study (default: the space's name and the time).")
 @click.option("--resume", is_flag=True, help="Go on with a study (the latest, or --study), up to its total.")
 @click.option("--sampler", help="ehvi (the default), tpe, gp, nsga2, qmc or random.")
@@ -84,8 +89,7 @@ def search(as_json: bool, **asked: Any) -> None:
         print_json(front_json(found.view))
         return
     _print(front_lines(found.view))
-    if found.exhausted:
-        click.echo(f"ended early: {found.exhausted}")
+    click.echo(f"ended: {found.why}")
     _print(next_steps(found.view, runs=asked["runs"], tracking_uri=found.tracking_uri, logged=found.logged))
 
 

@@ -74,6 +74,7 @@ def trial_entry(trial: StoredTrial, study: StudyFile, note: str, *, on_front: bo
                 STUDY_ID: study.id,
                 "study": study.name,
                 TRIAL: str(trial.number),
+                "repeats": None if trial.repeats is None else str(trial.repeats),
                 "status": trial.state.value,
                 "cause": trial.cause,
                 "reason": trial.reason,
@@ -133,6 +134,7 @@ def study_entry(view: FrontView, note: str) -> Entry:
                 "simulated": _flag(study.engine == "simulated"),
                 "mode": mode(study),
                 "front": ", ".join(map(str, view.numbers)),
+                "recommended": None if view.recommended is None else str(view.recommended.number),
                 "tuner_version": study.tuner_version,
                 "mlflow.note.content": note,
             }

@@ -16,6 +16,8 @@ class Started:
     config: Mapping[str, Scalar] | None
     """By path; None: the control, whose place in the space is known when it has run."""
     is_control: bool
+    repeats: int | None = None
+    """The trial whose config it measures again, if it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,9 @@ class Finished:
     unscored: str | None
     """Why a measured trial has no score; None if it has one, or failed."""
     on_front: bool
+    """Whether its config is."""
+    repeats: int | None = None
+    """The trial whose config it measured again, if it did."""
     objectives: tuple[str, ...]
     """Names of the objectives' metrics, as people are shown them."""
     done: int
@@ -72,6 +77,8 @@ class Done:
     view: FrontView
     exhausted: str | None
     """Why it ended before the total: there was nothing new to try; None if it did not."""
+    why: str
+    """Why it ended, and how sure the recommendation is."""
     logged: bool
     """Whether MLflow has everything."""
 

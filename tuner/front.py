@@ -17,19 +17,25 @@ from search_spaces.values import Json
 from tuner.bracket import bracket, capacity_text, replays
 from tuner.curve import SERIES, Rated, curve
 from tuner.loads import concurrency, measure_of, mode, offered_rps, sessions, speed
+from tuner.promise import Promise, promises
 from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontView:
-    """All finished trials of a study, and those that no other dominates."""
+    """All finished trials of a study, its configs, and those that no other dominates.
+
+    A config goes by the number of its first trial, and is judged by what is promised of it (`tuner.promise`).
+    """
 
     study: StudyFile
     goal: Goal
     trials: tuple[StoredTrial, ...]
-    """Finished ones, by number."""
+    """Finished ones as they were measured, by number, repeats among them."""
+    promises: tuple[Promise, ...]
+    """One for each config, by number."""
     front: tuple[StoredTrial, ...]
-    """By number. The control is among them where nothing dominates it."""
+    """What stands of the configs on it, by number. The control is among them where nothing dominates it."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -37,13 +43,39 @@ class FrontView:
         return tuple(trial.number for trial in self.front)
 
     @property
+    def standing(self) -> tuple[StoredTrial, ...]:
+        """One trial a config, with what the config is judged by; by number."""
+        return tuple(promise.standing for promise in self.promises)
+
+    @property
     def control(self) -> tuple[StoredTrial, ...]:
-        return tuple(trial for trial in self.trials if trial.is_control)
+        return tuple(trial for trial in self.standing if trial.is_control)
 
     @property
     def best_first(self) -> tuple[StoredTrial, ...]:
         """The front by the first objective, the best first."""
-        return tuple(sorted(self.front, key=lambda trial: losses(self.goal, trial) or (math.inf,)))
+        return self._best_first(self.front)
+
+    @property
+    def recommended(self) -> StoredTrial | None:
+        """The best by the first objective of the configs that were measured again; of the front where none
+        was. None where no trial has a score.
+
+        So a config whose one measurement may have been lucky is not preferred to one that has held.
+        """
+        held = [promise.standing for promise in self.promises if promise.fresh]
+        scored = [trial for trial in held if losses(self.goal, trial) is not None]
+        return next(iter(self._best_first(scored or self.front)), None)
+
+    def promise(self, number: int) -> Promise:
+        """Of the config whose first trial has this number. Raises KeyError where there is none."""
+        for promise in self.promises:
+            if promise.first.number == number:
+                return promise
+        raise KeyError(number)
+
+    def _best_first(self, trials: Iterable[StoredTrial]) -> tuple[StoredTrial, ...]:
+        return tuple(sorted(trials, key=lambda trial: losses(self.goal, trial) or (math.inf,)))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -78,9 +110,10 @@ def view(study: StudyFile, trials: Iterable[StoredTrial]) -> FrontView:
     """The front of these trials under the study's own objectives. Raises GoalError for unknown ones."""
     ordered = tuple(sorted(trials, key=lambda trial: trial.number))
     goal = Goal.of(study.objectives)
-    mask = non_dominated([losses(goal, trial) for trial in ordered])
-    front = tuple(trial for trial, on in zip(ordered, mask, strict=True) if on)
-    return FrontView(study=study, goal=goal, trials=ordered, front=front)
+    found = promises(ordered)
+    mask = non_dominated([losses(goal, promise.standing) for promise in found])
+    front = tuple(promise.standing for promise, on in zip(found, mask, strict=True) if on)
+    return FrontView(study=study, goal=goal, trials=ordered, promises=found, front=front)
 
 
 def read_view(study_folder: Path) -> FrontView:
@@ -124,6 +157,7 @@ def front_json(seen: FrontView) -> dict[str, Json]:
             {"name": objective.name, "direction": objective.direction, "unit": _unit(objective.metric)}
             for objective in seen.goal.objectives
         ],
+        "recommended": None if seen.recommended is None else _trial_json(seen, seen.recommended),
         "control": [_trial_json(seen, trial) for trial in seen.control],
         "front": [_trial_json(seen, trial) for trial in seen.front],
         "counts": dict(seen.counts),
@@ -135,11 +169,15 @@ def front_json(seen: FrontView) -> dict[str, Json]:
 
 def _trial_json(seen: FrontView, trial: StoredTrial) -> dict[str, Json]:
     metrics = {} if trial.measurement is None else published(trial.measurement)
+    promise = seen.promise(trial.number)
     return {
         "number": trial.number,
         "state": trial.state.value,
         "config": None if trial.config is None else dict(trial.config),
         "objectives": _estimates_json(seen.objective_values(trial)),
+        "measured_again": len(promise.fresh),
+        "repeats": [repeat.number for repeat in promise.again],
+        "first_objectives": _estimates_json(seen.objective_values(promise.first)),
         "metrics": {name: estimate.value for name, estimate in metrics.items()},
         "intervals": {name: [_end(e.low), _end(e.high)] for name, e in metrics.items()},
         "mode": None if trial.measurement is None else str(trial.measurement.mode),

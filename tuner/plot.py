@@ -96,18 +96,18 @@ def _title(front: FrontView) -> str:
 
 def _subtitle(front: FrontView) -> str:
     """On what load, and what the picture leaves out."""
-    missing = len(front.trials) - sum(len(group.trials) for group in _groups(front))
+    missing = len(front.standing) - sum(len(group.trials) for group in _groups(front))
     parts = [
         measured_text(front.study),
         *(["bars: 95 % intervals"] if len(front.goal.objectives) <= 2 else []),
-        *([f"{missing} of {len(front.trials)} trials gave no numbers"] if missing else []),
+        *([f"{missing} of {len(front.standing)} configs gave no numbers"] if missing else []),
     ]
     return " · ".join(parts)
 
 
 def _groups(front: FrontView) -> tuple[_Group, ...]:
     """In the colours of Okabe and Ito, which colour-blind people tell apart, and in shapes for the rest."""
-    scored = [trial for trial in front.trials if trial.state is State.MEASURED]
+    scored = [trial for trial in front.standing if trial.state is State.MEASURED]
     control = tuple(trial for trial in scored if trial.is_control)
     best = tuple(trial for trial in scored if trial.number in front.numbers and not trial.is_control)
     rest = tuple(trial for trial in scored if trial.number not in front.numbers and not trial.is_control)

@@ -67,6 +67,8 @@ class StoredTrial:
     study: str
     number: int
     is_control: bool
+    repeats: int | None = None
+    """Number of the trial whose config it measured again; None: it was the first of its config."""
     config: Mapping[str, Scalar] | None
     """Active parameters by path; None for a control that is no point of the space."""
     state: State
@@ -107,12 +109,14 @@ class StoredTrial:
         tuner_version: str,
         secrets: Iterable[str],
         unscored: str | None = None,
+        repeats: int | None = None,
     ) -> Self:
         """The trial of an outcome.
 
         Args:
             secrets: values blanked in the reason wherever they stand.
             unscored: why a measured one has no score, None if it has.
+            repeats: the trial whose config it measured again, if it did.
         """
         cause: Cause | None = None
         reason, measurement = unscored, None
@@ -126,6 +130,7 @@ class StoredTrial:
             study=order.study,
             number=order.number,
             is_control=is_control,
+            repeats=repeats,
             config=None if config is None else dict(config),
             state=state,
             cause=cause,

@@ -56,6 +56,8 @@ class SearchRequest:
     """May be left out of a study that is resumed: it has its own."""
     trials: int | None = None
     """Finished trials in all, the control included."""
+    stop_when_stable: bool = False
+    """End before that once neither the front nor the recommendation changes."""
     name: str | None = None
     resume: bool = False
     sampler: str | None = None

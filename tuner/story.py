@@ -11,6 +11,7 @@ from tuner.bracket import estimate_text, replays
 from tuner.front import FrontView
 from tuner.loads import closed_text, measure_of, offered_rps, sessions, speed
 from tuner.records import State, StoredTrial, StudyFile
+from tuner.remeasure import times_text
 from tuner.titles import config_title, doubt_mark, number, space_of
 
 ROWS = 8
@@ -46,14 +47,16 @@ def _standing(view: FrontView) -> str:
     """The study in two lines: MLflow folds what comes after them."""
     counts = ", ".join(f"{count} {state}" for state, count in view.counts.items())
     done = f"Trials finished: {len(view.trials)} ({counts})."
-    best = next(iter(view.best_first), None)
+    best = view.recommended
     if best is None:
         return done
     aim = view.goal.objectives[0]
     beside = f", the control {_aim(view, view.control[0])}" if view.control and not best.is_control else ""
     who = "the control" if best.is_control else f"trial {best.number}"
     unit = METRICS[aim.metric].shown_unit
-    return f"{done} Best by {aim.name}: {who}, {_aim(view, best)} {unit}{beside}."
+    fresh = len(view.promise(best.number).fresh)
+    held = f"measured again {times_text(fresh)}" if fresh else "measured once"
+    return f"{done} Best by {aim.name}: {who}, {_aim(view, best)} {unit}{beside}; {held}."
 
 
 def _aim(view: FrontView, trial: StoredTrial) -> str:
@@ -144,6 +147,7 @@ def _front(view: FrontView) -> list[str]:
         pairs = ", ".join(f"{first} and {second}" for first, second in view.alike[:ROWS])
         more = "" if len(view.alike) <= ROWS else f" and {len(view.alike) - ROWS} more pairs"
         parts.append(f"Their intervals do not tell apart trials {pairs}{more}.")
+    parts += _again(view)
     doubts = {
         trial.number: trial.measurement.disagreements[0]
         for trial in view.trials
@@ -158,6 +162,19 @@ def _front(view: FrontView) -> list[str]:
         "In brackets: 95 % intervals. Artifact `front.html` draws the front, `front.json` has all of it."
     )
     return parts
+
+
+def _again(view: FrontView) -> list[str]:
+    """Whose numbers are of fresh measurements."""
+    fresh = [(promise.first.number, len(promise.fresh)) for promise in view.promises if promise.fresh]
+    if not fresh:
+        return []
+    told = ", ".join(f"{first} {times_text(times)}" for first, times in fresh[:ROWS])
+    more = "" if len(fresh) <= ROWS else f" and {len(fresh) - ROWS} more"
+    return [
+        f"Measured again after they were chosen: trial {told}{more}; their numbers are those of the fresh "
+        "measurements. All others were measured once."
+    ]
 
 
 def _control(view: FrontView) -> list[str]:
@@ -198,7 +215,7 @@ def _cut(text: str) -> str:
 def _next(view: FrontView, flag: str) -> str:
     name = view.study.name
     look = f"    tuner front {name}{flag}"
-    best = next(iter(view.best_first), None)
+    best = view.recommended
     if best is None:
         return f"Nothing was measured yet; each trial's `engine.log` says why.\n\n{look}"
     if best.is_control:

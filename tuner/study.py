@@ -1,5 +1,8 @@
 """The search itself: ask, send out, put on disk, tell, log; again until enough trials have finished.
 
+First it explores, then it measures again what looks best (`tuner.remeasure` says how much and which), since
+what looks best was also lucky.
+
 `search` is a generator of events, so that a command line, a service and a test drive the same loop and
 stop it by no longer asking for the next event. Where trials run, what proposes configs and where they are
 logged come from outside. What was measured is on disk before anything else may fail; a search that was
@@ -13,6 +16,7 @@ import fcntl
 import math
 import os
 import statistics
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,7 +27,7 @@ from typing import Protocol
 from cluster.dispatch.dispatch import Dispatch
 from cluster.node.secrecy import secret_values
 from cluster.order import Failed, Order, Outcome
-from objectives.goal import Goal, MissingObjective
+from objectives.goal import Goal, MissingObjective, violations
 from objectives.metrics import METRICS
 from search_spaces.space import Config, Space
 from tuner import __version__
@@ -40,6 +44,7 @@ from tuner.records import (
     write_outcome,
     write_study,
 )
+from tuner.remeasure import PATIENCE, next_repeat, owed, settled, stable, standing_text
 from tuner.sampler import SamplerError, Scored, Search, SpaceExhausted, Unscored, Verdict
 
 __all__ = [
@@ -63,6 +68,13 @@ CONTROL = 0
 ATTEMPTS = 2
 """How often a trial is sent out before a failure that says nothing about its config is taken as its own."""
 
+SLO_METRICS = frozenset(
+    name
+    for name in METRICS
+    if name.startswith(("capacity_", "goodput_", "cost_")) or name == "slo_attainment"
+)
+"""Metrics that are worth less, the more requests miss the SLO."""
+
 QUIET_S = 30.0
 """How long a search may go without an event."""
 
@@ -84,6 +96,8 @@ class StudyPlan:
     goal: Goal
     total: int
     """Finished trials at the end, the control and those of earlier sessions included."""
+    stop_when_stable: bool = False
+    """Whether to end before the total once exploring has settled and the recommendation too."""
     order: Callable[[int, Config | None], Order]
     """The order for a trial's number and config; None: the control."""
 
@@ -100,6 +114,9 @@ class _Flight:
 
     order: Order
     config: Config | None
+    """None: the control."""
+    repeats: int | None
+    """The trial whose config it measures again, if it does."""
     share: float
     """Of all the room there is."""
     started: datetime
@@ -195,7 +212,13 @@ class _Driver:
         for number, trial in sorted(self.trials.items()):
             if number >= self.sampler.length:
                 config = None if trial.config is None else self.plan.space.config(trial.config)
-                self.sampler.add(number, config, self._verdict(trial), is_control=trial.is_control)
+                self.sampler.add(
+                    number,
+                    config,
+                    self._verdict(trial),
+                    is_control=trial.is_control,
+                    repeats=trial.repeats,
+                )
         for proposal in self.sampler.running():
             stored = self.trials.get(proposal.number)
             if stored is None:
@@ -232,7 +255,21 @@ class _Driver:
             if seen.numbers != before.numbers:
                 yield FrontMoved(numbers=seen.numbers)
         logged = self.recorder.sync(self.plan.folder, seen, "FINISHED")
-        yield Done(view=seen, exhausted=self.exhausted, logged=logged)
+        yield Done(view=seen, exhausted=self.exhausted, why=self._why(seen), logged=logged)
+
+    def _why(self, seen: FrontView) -> str:
+        """Why the search has ended, and how sure the recommendation is."""
+        if len(self.trials) >= self.plan.total:
+            end = f"all {self.plan.total} trials have finished"
+        elif self.exhausted is not None:
+            end = self.exhausted
+        else:
+            end = (
+                f"none of the last {PATIENCE} measured configs improved the front beyond its noise"
+                if settled(seen)
+                else "the recommendation is stable"
+            )
+        return "; ".join(filter(None, (end, standing_text(seen))))
 
     def _waiting(self, seen: FrontView) -> Waiting:
         now = self.now()
@@ -251,7 +288,7 @@ class _Driver:
             if not self.flying and self.plan.total > 0:
                 yield self._launch(self._flight(CONTROL, None))
             return
-        while len(self.trials) + len(self.flying) < self.plan.total and self.exhausted is None:
+        while len(self.trials) + len(self.flying) < self.plan.total:
             flight = self.held or self._next_flight()
             if flight is None:
                 return
@@ -276,19 +313,46 @@ class _Driver:
         return 1 / capacity if capacity else math.inf
 
     def _next_flight(self) -> _Flight | None:
-        """The next config, asked as late as possible: when a trial of the control's size has room."""
+        """The next config, new or again, asked as late as possible: when a trial of the control's size has
+        room. None where there is none, or enough is known."""
         if self.flying and not self._fits(self._share(self.plan.order(CONTROL, None))):
             return None
-        try:
-            proposal = self.sampler.ask()
-        except SpaceExhausted as error:
-            self.exhausted = str(error)
+        seen = self.seen
+        under_way = Counter(f.repeats for f in self.flying.values() if f.repeats is not None)
+        left = self.plan.total - len(self.trials) - len(self.flying)
+        repeats = owed(seen, self.plan.total, under_way)
+        enough = self.plan.stop_when_stable and settled(seen)
+        if left > repeats and not enough and (flight := self._new()) is not None:
+            return flight
+        if self.plan.stop_when_stable and stable(seen):
             return None
-        return self._flight(proposal.number, proposal.config)
+        first = next_repeat(seen, self.plan.total, under_way) if repeats else None
+        if first is not None:
+            return self._again(self.trials[first])
+        return None if enough else self._new()
 
-    def _flight(self, number: int, config: Config | None) -> _Flight:
+    def _new(self) -> _Flight | None:
+        """A config that was not tried; None where there is none."""
+        if self.exhausted is None:
+            try:
+                proposal = self.sampler.ask()
+            except SpaceExhausted as error:
+                self.exhausted = str(error)
+            else:
+                return self._flight(proposal.number, proposal.config)
+        return None
+
+    def _again(self, first: StoredTrial) -> _Flight:
+        """The config of a trial, to be measured again; the control as it was, whatever it is in the space."""
+        config = None if first.config is None else self.plan.space.config(first.config)
+        number = self.sampler.repeat(first.number, config)
+        return self._flight(number, None if first.is_control else config, repeats=first.number)
+
+    def _flight(self, number: int, config: Config | None, *, repeats: int | None = None) -> _Flight:
         order = self.plan.order(number, config)
-        return _Flight(order=order, config=config, share=self._share(order), started=self.now())
+        return _Flight(
+            order=order, config=config, repeats=repeats, share=self._share(order), started=self.now()
+        )
 
     def _launch(self, flight: _Flight) -> Started:
         number = flight.order.number
@@ -298,21 +362,22 @@ class _Driver:
         self.flying[number] = flight
         self.dispatch.submit(flight.order)
         config = None if flight.config is None else flight.config.values
-        return Started(number=number, config=config, is_control=number == CONTROL)
+        return Started(number=number, config=config, is_control=flight.config is None, repeats=flight.repeats)
 
     def _store(self, flight: _Flight, outcome: Outcome) -> tuple[StoredTrial, str | None]:
         """To disk, then to the sampler; and why the trial has no score, if it was measured and has none."""
         number = flight.order.number
         unscored = self._unscored(outcome)
         config = flight.config
-        if number == CONTROL:
+        if config is None:
             config = self.plan.space.locate(outcome.ran.effective) if outcome.ran.effective else None
         secrets = secret_values({**os.environ, **flight.order.environment})
         trial = StoredTrial.of(
             flight.order,
             outcome,
             config=None if config is None else config.values,
-            is_control=number == CONTROL,
+            is_control=flight.config is None,
+            repeats=flight.repeats,
             attempts=flight.attempts,
             started=flight.started,
             finished=self.now(),
@@ -343,7 +408,14 @@ class _Driver:
         worth = losses(self.plan.goal, trial)
         if worth is None:
             return Unscored(cause=trial.cause, reason=trial.reason or "an objective is missing")
-        return Scored(losses=worth)
+        return Scored(losses=worth, violations=self._violations(trial))
+
+    def _violations(self, trial: StoredTrial) -> dict[str, float]:
+        """What must hold beside the objectives: the SLO, where there is one and no objective counts it."""
+        counted = any(objective.metric in SLO_METRICS for objective in self.plan.goal.objectives)
+        if counted or not self.plan.study.slo.limits() or trial.measurement is None:
+            return {}
+        return violations(trial.measurement, self.plan.study.slo)
 
     def _finished(
         self, trial: StoredTrial, outcome: Outcome, unscored: str | None, seen: FrontView
@@ -354,7 +426,8 @@ class _Driver:
             is_control=trial.is_control,
             outcome=outcome,
             unscored=unscored,
-            on_front=trial.number in seen.numbers,
+            on_front=(trial.number if trial.repeats is None else trial.repeats) in seen.numbers,
+            repeats=trial.repeats,
             objectives=tuple(METRICS[o.metric].shown for o in self.plan.goal.objectives),
             done=len(self.trials),
             total=self.plan.total,

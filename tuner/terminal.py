@@ -19,6 +19,7 @@ from tuner.front import FrontView
 from tuner.loads import load_text, measured_text, mode
 from tuner.records import StoredTrial
 from tuner.redaction import without_passwords
+from tuner.remeasure import times_text
 from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
 from tuner.titles import doubt_mark
 
@@ -66,9 +67,9 @@ def _event_line(event: Event) -> str | None:
     match event:
         case Started():
             what = "control, the engine's defaults" if event.is_control else config_words(event.config)
-            return f"trial {event.number} started: {what}"
+            return f"trial {event.number} started: {_again(event.repeats)}{what}"
         case Finished():
-            return f"trial {event.number} {_outcome_words(event)}{_left(event)}"
+            return f"trial {event.number} {_again(event.repeats)}{_outcome_words(event)}{_left(event)}"
         case Waiting():
             return _waiting_words(event)
         case Retried():
@@ -79,9 +80,13 @@ def _event_line(event: Event) -> str | None:
             return None
 
 
+def _again(repeats: int | None) -> str:
+    return "" if repeats is None else f"(trial {repeats} again) "
+
+
 def _waiting_words(event: Waiting) -> str:
     running = ", ".join(f"trial {number} for {seconds:.0f} s" for number, seconds in event.running_s.items())
-    best = next(iter(event.view.best_first), None)
+    best = event.view.recommended
     objective = METRICS[event.view.goal.objectives[0].metric]
     found = ""
     if best is not None and best.measurement is not None:
@@ -155,7 +160,9 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     table.add_column("trial", justify="right")
     for name in columns:
         table.add_column(_HEADINGS.get(name, name.replace("_", " ")), justify="right")
-    rows = [*seen.best_first, *(trial for trial in seen.control if trial not in seen.front)]
+    # What is recommended may be off the front for one that was measured once.
+    beside = [*([seen.recommended] if seen.recommended else []), *seen.control]
+    rows = list({trial.number: trial for trial in (*seen.best_first, *beside)}.values())
     for trial in rows:
         table.add_row(*_row(trial, columns))
     if not seen.front:
@@ -167,7 +174,9 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
         *_load(seen),
         *page.getvalue().rstrip().splitlines(),
     ]
-    out += [f"trial {_name(trial)}: {_what(trial)}" for trial in rows]
+    out += [f"trial {_name(trial)}: {_what(trial)}{_times(seen, trial)}" for trial in rows]
+    out += _recommended(seen)
+    out += _failed_again(seen)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(seen.counts.items()))
     took = replays(trial.measurement for trial in seen.trials)
     out.append(
@@ -182,6 +191,41 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     out += sorted({f"note: {text}" for trial in seen.front for text in _warnings(trial)})
     out += [f"note: {text}" for text in _unsaturated(seen)]
     return out
+
+
+def _times(seen: FrontView, trial: StoredTrial) -> str:
+    """How often a config was measured, and what it showed when it was chosen."""
+    promise = seen.promise(trial.number)
+    if trial.measurement is None:
+        return ""
+    if not promise.fresh:
+        return "; measured once"
+    name = METRICS[seen.goal.objectives[0].metric].shown
+    first = published(promise.first.measurement).get(name) if promise.first.measurement else None
+    was = "" if first is None else f", {name} was {_number(name, first, promise.first.measurement)} at first"
+    again = ", ".join(str(repeat.number) for repeat in promise.fresh)
+    many = "trial" if len(promise.fresh) == 1 else "trials"
+    return f"; measured again {times_text(len(promise.fresh))} ({many} {again}){was}"
+
+
+def _recommended(seen: FrontView) -> list[str]:
+    """What is recommended, where that is not plainly the best of the table."""
+    best, chosen = next(iter(seen.best_first), None), seen.recommended
+    if best is None or chosen is None or best.number == chosen.number:
+        return []
+    return [
+        f"recommended: trial {chosen.number}, the best of those measured again; "
+        f"trial {best.number} shows more, and was measured once"
+    ]
+
+
+def _failed_again(seen: FrontView) -> list[str]:
+    """Configs that were measured and failed later: why they are not on the front."""
+    return [
+        f"trial {promise.first.number} {promise.standing.reason}"
+        for promise in seen.promises
+        if promise.first.measurement is not None and promise.standing.state is not promise.first.state
+    ]
 
 
 def _load(seen: FrontView) -> list[str]:
@@ -283,7 +327,7 @@ def next_steps(seen: FrontView, *, runs: Path, tracking_uri: str, logged: bool) 
         lines = [f"MLflow has it at {shown}; open it with: tuner ui{where}"]
     else:
         lines = [f"MLflow at {shown} does not have it all; it is safe in {runs / seen.study.name}"]
-    best = next(iter(seen.best_first), None)
+    best = seen.recommended
     name = seen.study.name
     if best is None:
         return [*lines, f"nothing was measured; the engine's logs are in {runs / name}/trials"]

@@ -88,14 +88,18 @@ def config_title(config: Mapping[str, Scalar], study: StudyFile) -> str:
 
 
 def trial_title(trial: StoredTrial, study: StudyFile) -> str:
-    """`trial 7 · ngram · depth 3`; a control, a simulated trial and a closed loop say that they are one."""
+    """`trial 7 · ngram · depth 3`, and `trial 9 · 7 again · ngram · depth 3` where it was measured again.
+
+    A control, a simulated trial and a closed loop say that they are one.
+    """
     told = marks(
         None if trial.measurement is None else trial.measurement.mode,
         simulated=(trial.ran.engine or study.engine) == "simulated",
     )
     marked = f" ({', '.join(told)})" if told else ""
     what = "control (engine defaults)" if trial.is_control else config_title(trial.config or {}, study)
-    return f"trial {trial.number}{marked} · {what}"
+    again = "" if trial.repeats is None else f" · {trial.repeats} again"
+    return f"trial {trial.number}{marked}{again} · {what}"
 
 
 def doubt_mark(trial: StoredTrial) -> str:

@@ -16,12 +16,19 @@ def trial_note(trial: StoredTrial, study: StudyFile) -> str:
     parts = [
         *(["**SIMULATED, not measured.**"] if simulated else []),
         *([f"**{trial.cause or 'no score'}:** {_plain(trial.reason)}"] if trial.reason else []),
+        *_again(trial),
         *_capacity(trial),
         *_load(trial, study),
         *_listed("Client and engine disagree", trial.measurement.disagreements if trial.measurement else ()),
         *_listed("Beware", trial.measurement.warnings if trial.measurement else ()),
     ]
     return "\n\n".join(parts)
+
+
+def _again(trial: StoredTrial) -> list[str]:
+    if trial.repeats is None:
+        return []
+    return [f"**Measured again:** the config of trial {trial.repeats}, which its fresh measurements judge."]
 
 
 def _capacity(trial: StoredTrial) -> list[str]:

@@ -82,7 +82,7 @@ def test_the_picture_says_on_what_load_and_how_many_trials_it_leaves_out() -> No
     subtitle = front_figure(_front("goodput", "tpot_p95")).layout.title.subtitle.text
     # 4 requests/s as recorded, played 1.5 times as fast; trial 4 of the five failed
     assert subtitle == (
-        "fixed load: speed 1.5, 6 requests/s offered · bars: 95 % intervals · 1 of 5 trials gave no numbers"
+        "fixed load: speed 1.5, 6 requests/s offered · bars: 95 % intervals · 1 of 5 configs gave no numbers"
     )
 
 

@@ -32,7 +32,8 @@ def test_a_study_is_told_with_its_front_control_failures_and_next_commands() -> 
     told = story(view(_study(), trials), runs="elsewhere")
     assert told.startswith(
         "Trials finished: 4 (2 measured, 2 failed). "
-        "Best by goodput: trial 1, 2 (1.5 to 2.5) requests/s, the control 1 (0.5 to 1.5).\n"
+        "Best by goodput: trial 1, 2 (1.5 to 2.5) requests/s, the control 1 (0.5 to 1.5); "
+        "measured once.\n"
     )
     assert "| 1 | 2 (1.5 to 2.5) | 30 (27 to ?) | ngram · depth 3 · seqs 16 |" in told
     assert "| 0 | 1 (0.5 to 1.5) | 50 (45 to ?) | the engine's defaults |" in told
@@ -120,8 +121,8 @@ def test_it_tells_how_capacity_was_found_and_what_cuts_saved() -> None:
     ]
     told = story(view(loads.study(engine="vllm"), trials))
     assert (
-        "Best by capacity: trial 1, at least 96 (91.2 to ?) requests/s, the control 12 (11.4 to 13.2)."
-        in told
+        "Best by capacity: trial 1, at least 96 (91.2 to ?) requests/s, the control 12 (11.4 to 13.2); "
+        "measured once." in told
     )
     assert "speeds that close in on the capacity to 5 %" in told
     assert "7 replays, 2 of them cut as soon as their verdict was certain, which saved 10 s." in told

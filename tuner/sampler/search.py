@@ -189,8 +189,8 @@ class Search:
 
     @_in_database()
     def cancel(self, number: int) -> None:
-        """End a trial that has no outcome. Its config is asked again, first of all, under another number; that
-        of a repeat is not."""
+        """End a trial that has no outcome. Its config is asked again, first of all, under another number, but
+        for a repeat's."""
         verdict = Unscored(cause=Cause.CANCELLED, reason="it was under way when the search ended")
         again = {} if _REPEATS in self._trials()[number].user_attrs else {_GIVEN_BACK: True}
         self._tell(number, verdict, {**again, **_attributes(verdict)})

@@ -20,6 +20,7 @@ from objectives.goal import Goal
 from search_spaces.load import parse_space
 from tests.tuner.stories import MORNING
 from tuner import usecases
+from tuner.ablation.plan import Asked
 from tuner.cli import main
 from tuner.records import StoredTrial, read_trials, write_outcome, write_study
 from tuner.session import SearchRequest, new_study, orders
@@ -208,6 +209,15 @@ def test_some_factors_more_often(run: Run, sent: list[int], tmp_path: Path) -> N
     assert len(sent) == 3 * 3
     assert "against trial 1 without speculation" in result.output
     assert (tmp_path / "runs/s/ablations/trial-0001-speculation/report.json").exists()
+
+
+def test_nothing_is_run_that_was_not_agreed_to(run: Run, sent: list[int], tmp_path: Path) -> None:
+    said: list[str] = []
+    asked = usecases.AblationRequest(study="s", ablation=Asked(trial=1))
+    assert usecases.ablate(asked, lambda line: said.append(str(line)), lambda: False) is None
+    assert sent == []
+    assert said[-1].startswith("18 runs of about ")
+    assert not (tmp_path / "runs" / "s" / "ablations").exists()
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,25 @@ def test_a_refused_cell_leaves_what_can_be_told_and_says_what_cannot(tmp_path: P
     assert any("three factors do nothing together" in note for note in seen.notes)
 
 
+def test_what_the_cells_cannot_tell_apart_is_mixed_and_has_no_number(tmp_path: Path) -> None:
+    """Of two factors one is never measured without the other: which does it, nobody can say."""
+    made = noisy({"goodput_rps": (4.0, {of(Q): 0.3})}, offered_rps=20.0)
+
+    def answer(cell: Cell, run: PlannedRun) -> Outcome:
+        return refused() if cell == {S} else made(cell, run)
+
+    seen = Desk(tmp_path).run(answer, factors=(Q, S))
+    factors = {factor.factor: factor for factor in outcome(seen, "goodput_rps").factors}
+    assert factors[Q].average is None
+    assert (S,) in factors[Q].mixed_with
+    (pair,) = outcome(seen, "goodput_rps").interactions
+    assert (pair.effect, pair.contend) == (None, None)
+    assert factors[Q].isolated is not None
+    assert factors[S].isolated is None
+    assert any("cannot tell apart, so not estimated: quantisation" in text for text in seen.cannot)
+    assert "mixed with" in "\n".join(report_lines(seen))
+
+
 def test_without_the_combination_there_is_no_product_to_hold_against(tmp_path: Path) -> None:
     made = noisy({"goodput_rps": (4.0, {of(Q): 0.3})}, offered_rps=20.0)
 

@@ -99,7 +99,8 @@ class Fitted:
     """One constant."""
 
     name: str
-    """`bandwidth`, `compute SCHEME`, `step_s`, `sequence_s`, `draft_step_s`, `lookup_s`."""
+    """`bandwidth`, `compute SCHEME`, `step_s`, `sequence_s`, `draft_step_s`,
+    `lookup_step_s`, `lookup_s`."""
     value: float
     low: float
     """Ends of the 95 % interval; those of the table's own, where the trials do not tell."""
@@ -245,6 +246,7 @@ class _Problem:
             step_s=table.step_s * factor["step_s"],
             sequence_s=table.sequence_s * factor["sequence_s"],
             draft_step_s=table.draft_step_s * factor.get("draft_step_s", 1.0),
+            lookup_step_s=table.lookup_step_s * factor.get("lookup_step_s", 1.0),
             lookup_s=table.lookup_s * factor.get("lookup_s", 1.0),
         )
 
@@ -434,7 +436,7 @@ def _names(work: WorkTable) -> list[str]:
         "step_s",
         "sequence_s",
         *(["draft_step_s"] if work.drafts else []),
-        *(["lookup_s"] if work.looks_up else []),
+        *(["lookup_step_s", "lookup_s"] if work.looks_up else []),
     ]
 
 

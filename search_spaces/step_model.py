@@ -117,7 +117,10 @@ class Constants:
     """The same, for each sequence in it."""
     draft_step_s: float
     """Launch of one pass of a draft model."""
+    lookup_step_s: float = 0.0
+    """The engine's own time for n-gram speculation, a step: proposing and rejecting, whatever the batch."""
     lookup_s: float = LOOKUP_S
+    """The same, for each sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +191,7 @@ def table_constants(accelerator: Accelerator, configs: Sequence[Served]) -> Cons
         step_s=accelerator.step_s,
         sequence_s=accelerator.sequence_s,
         draft_step_s=accelerator.draft_step_s,
+        lookup_step_s=accelerator.draft_step_s,  # no figure of its own
     )
 
 
@@ -197,7 +201,7 @@ def step_parts(work: StepWork, constants: Constants) -> StepParts:
     compute = work.target.flops / constants.compute[work.target.scheme]
     bound = sum(memory) >= compute
     weights, kv, activations = memory if bound else (0.0, 0.0, 0.0)
-    draft = work.lookups * constants.lookup_s
+    draft = _lookup_s(work, constants)
     if work.first_draft is not None and work.later_draft is not None:
         draft += _pass_s(work.first_draft, constants) + work.depth * constants.draft_step_s
         draft += (work.depth - 1) * _pass_s(work.later_draft, constants)
@@ -249,6 +253,7 @@ class WorkTable:
         """(n,) what `step_parts` adds up to, step by step."""
         took = constants.step_s + self._sequences * constants.sequence_s
         took = took + self._depth * constants.draft_step_s + self._lookups * constants.lookup_s
+        took = took + (self._lookups > 0) * constants.lookup_step_s
         for table, times in self._passes:
             if times.any():
                 took = took + times * table.seconds(constants)
@@ -342,6 +347,10 @@ def _pass_work(
         scheme=scheme,
         links_s=passed.fixed_link_s + passed.token_link_s * tokens,
     )
+
+
+def _lookup_s(work: StepWork, constants: Constants) -> float:
+    return constants.lookup_step_s + work.lookups * constants.lookup_s if work.lookups else 0.0
 
 
 def _bytes(work: PassWork) -> tuple[float, float, float]:

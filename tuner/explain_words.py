@@ -32,6 +32,7 @@ _CONSTANTS = {
     "step_s": ("engine's time a step", 1e3, "ms"),
     "sequence_s": ("engine's time a sequence", 1e3, "ms"),
     "draft_step_s": ("launch of a draft pass", 1e3, "ms"),
+    "lookup_step_s": ("n-gram speculation a step", 1e3, "ms"),
     "lookup_s": ("n-gram lookup a sequence", 1e3, "ms"),
 }
 _STANDINGS = {Standing.FITTED: "fitted", Standing.TABLE: "the table's", Standing.LEANING: "hardly told"}

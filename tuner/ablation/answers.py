@@ -14,7 +14,7 @@ from search_spaces.schemes import SchemeMismatch, served_scheme
 from search_spaces.settings import Settings, at
 from tuner.ablation.readings import NONE, STEP, Readings, effect_report, speculating
 from tuner.ablation.report import AnswerReport
-from tuner.ablation.words import times
+from tuner.ablation.words import matters, times
 from tuner.mistakes import Mistake
 from tuner.models import local_model
 from tuner.titles import number
@@ -146,6 +146,8 @@ def decode(readings: Readings) -> AnswerReport:
         )
     if not _none(tpot):
         return _cannot(DECODE, f"the interval of TPOT leaves room for more than 5 % either way ({told})")
+    if hidden := _hidden(readings, factor.name, "tpot_mean_s"):
+        return _cannot(DECODE, f"on average TPOT is as it was, but {hidden} ({told})")
     if not ttft.told:
         return _cannot(DECODE, f"no effect on TTFT is told from none either ({told})")
     return _known(DECODE, f"Only prefill and admission: {told}; TPOT changed by less than 5 %, if at all.")
@@ -229,6 +231,21 @@ def _average(readings: Readings, name: str, metric: str) -> Effect | None:
     if effects is None:
         return None
     return effects.factors[name].average or effects.factors[name].isolated
+
+
+def _hidden(readings: Readings, name: str, metric: str) -> str | None:
+    """What an average that is nothing may hide: an effect that hangs on another factor."""
+    effects = readings.effects(metric)
+    assert effects is not None
+    for pair in effects.interactions:
+        told = effect_report(pair.effect)
+        if name in pair.pair and told is not None and matters(told):
+            return f"what it does hangs on {next(iter(set(pair.pair) - {name}))}"
+    mine = effects.factors[name]
+    for where, effect in (("alone", mine.isolated), ("with all others on", mine.in_company)):
+        if effect is not None and effect.told and not _none(effect):
+            return f"{where} it is {_times(effect)}"
+    return None
 
 
 def _none(effect: Effect) -> bool:

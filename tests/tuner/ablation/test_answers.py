@@ -106,6 +106,22 @@ def test_a_cache_that_shortens_tpot_is_told_with_what_else_that_may_be(tmp_path:
     assert "shared with prefill" in told.answer
 
 
+def test_an_effect_on_decode_that_hangs_on_another_factor_is_not_averaged_away(tmp_path: Path) -> None:
+    """Faster by a fifth without speculation, slower by as much with it."""
+
+    def answer(cell: Cell, run: PlannedRun) -> Outcome:
+        tpot = 1.0 if P not in cell else 1.25 if S in cell else 0.8
+        return measured(
+            ttft_mean_s=(0.2 if P in cell else 0.5) * shaken(run, 0.004),
+            tpot_mean_s=0.02 * tpot * shaken(run, 0.004),
+            prefix_hit_rate=0.5 if P in cell else 0.0,
+        )
+
+    told = answer_to(DECODE, Desk(tmp_path).run(answer))
+    assert not told.known
+    assert "on average TPOT is as it was, but what it does hangs on speculation" in told.answer
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

@@ -11,6 +11,7 @@ Stop it at any time; the same command goes on where it was. Rows and true worths
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from benchmarks.searching.arms import ARMS, Arm
 from benchmarks.searching.evaluation import Evaluator
 from benchmarks.searching.memory import Memory
 from benchmarks.searching.report import plot, table
-from benchmarks.searching.runs import append, read_rows, run, told_of
+from benchmarks.searching.runs import Row, append, read_rows, run, told_of
 from benchmarks.searching.scenarios import SCENARIOS, Scenario
 from benchmarks.searching.truth import Attainable, explore
 
@@ -52,10 +53,9 @@ def main() -> None:
         at_once = 1 if chosen.quick else chosen.at_once
         plan = list(_plan(scenarios, arms, seeds, at_once))
         bench.play(plan, again=chosen.again)
-    attainable = {scenario.name: bench.attainable(scenario) for scenario in scenarios}
-    rows = [
-        row for row in bench.rows.values() if row.scenario in attainable and row.arm in {a.name for a in arms}
-    ]
+    rows = [row for scenario in scenarios for row in bench.rows_of(scenario, arms)]
+    named = {row.scenario for row in rows}
+    attainable = {one.name: bench.attainable(one) for one in scenarios if one.name in named}
     print(table(rows, attainable, [arm.name for arm in arms]))
     if rows and not chosen.quick:
         plot(rows, attainable, [arm.name for arm in arms], chosen.picture)
@@ -109,6 +109,13 @@ class _Bench:
             self.rows[row.key] = row
             minutes = (datetime.now(UTC) - began).total_seconds() / 60
             _say(f"{done} of {len(plan)}, {minutes:.0f} min: {', '.join(map(str, row.key))}, {row.took_s} s")
+
+    def rows_of(self, scenario: Scenario, arms: Sequence[Arm]) -> Iterator[Row]:
+        """Rows that tell of the scenario: its own, and those of its problem that no prior reached."""
+        told = {(told_of(scenario, arm), arm.name) for arm in arms}
+        found = [row for row in self.rows.values() if (row.scenario, row.arm) in told]
+        problem = self._opened(scenario)[1].problem if found else ""
+        yield from (replace(row, scenario=scenario.name) for row in found if row.problem == problem)
 
     def attainable(self, scenario: Scenario) -> Attainable:
         _, memory = self._opened(scenario)

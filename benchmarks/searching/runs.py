@@ -68,7 +68,7 @@ def run(scenario: Scenario, arm: Arm, parallel: int, seed: int, evaluator: Evalu
 
     With several trials at once they end in the order in which they were sent out.
     """
-    began = time.perf_counter()
+    began, version = time.perf_counter(), sampler_digest()
     loaded = evaluator.loaded
     predict = predictor(loaded.space, loaded.workload, loaded.slo) if arm.guided else None
     if predict is not None:
@@ -106,7 +106,7 @@ def run(scenario: Scenario, arm: Arm, parallel: int, seed: int, evaluator: Evalu
         crashed="".join(map(_letter, trials)),
         ask_s=tuple(round(trial.ask_s, 4) for trial in trials[1:]),
         took_s=round(time.perf_counter() - began, 1),
-        sampler=sampler_digest(),
+        sampler=version,
     )
 
 

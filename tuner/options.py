@@ -1,8 +1,10 @@
 """What commands of several groups share: their common options, and how JSON is printed."""
 
 import json
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +16,16 @@ RUNS = click.option(
     help="Folder that holds studies.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+class Finite(click.FloatRange):
+    """A number within a range, as `click.FloatRange` has it; NaN is in none, and infinity means nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{number} is no finite number.", param, ctx)
+        return number
 
 
 def print_json(value: object) -> None:

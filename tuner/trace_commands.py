@@ -6,13 +6,13 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from tuner.options import JSON, print_json
+from tuner.options import JSON, Finite, print_json
 
 _FILE = click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 _OUT = click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to write."
 )
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+_POSITIVE = Finite(min=0, min_open=True)
 
 _RECIPE: dict[str, tuple[type, int | float | None, str]] = {
     "requests": (int, None, "How many."),
@@ -71,8 +71,8 @@ def make(out: Path, as_json: bool, **recipe: Any) -> None:
 @trace.command()
 @_FILE
 @click.option("--speed", type=_POSITIVE, default=1.0, show_default=True, help="Play it this much faster.")
-@click.option("--ttft-ms", type=click.FloatRange(min=0), help="Assumed time to a request's first token.")
-@click.option("--tpot-ms", type=click.FloatRange(min=0), help="Assumed time for each further token.")
+@click.option("--ttft-ms", type=Finite(min=0), help="Assumed time to a request's first token.")
+@click.option("--tpot-ms", type=Finite(min=0), help="Assumed time for each further token.")
 @click.option(
     "--tell-apart",
     "percent",
@@ -136,7 +136,7 @@ def show(
 )
 @click.option(
     "--most-bad",
-    type=click.FloatRange(0, 100),
+    type=Finite(0, 100),
     default=1.0,
     show_default=True,
     help="Bad rows in %, over which the import stops.",
@@ -154,12 +154,12 @@ def import_(path: Path, out: Path, most_bad: float, as_json: bool, **asked: Any)
 @trace.command()
 @_FILE
 @_OUT
-@click.option("--from", "start_s", type=click.FloatRange(min=0), help="Seconds after the first request.")
+@click.option("--from", "start_s", type=Finite(min=0), help="Seconds after the first request.")
 @click.option("--until", "end_s", type=_POSITIVE, help="Seconds after the first request, left out.")
 @click.option(
     "--sample",
     "percent",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=Finite(0, 100, min_open=True),
     help="Keep so many % of the requests: sessions and prefix groups whole.",
 )
 @click.option("--context", type=click.IntRange(min=2), help="Cap prompt and output together, in tokens.")
@@ -187,7 +187,7 @@ def cut(path: Path, out: Path, percent: float | None, as_json: bool, **asked: An
 @click.option(
     "--share",
     "percent",
-    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    type=Finite(0, 100, min_open=True, max_open=True),
     default=30.0,
     show_default=True,
     help="Requests to hold out, in %.",

@@ -110,6 +110,25 @@ def test_show_as_json_has_no_nan_and_the_same_figures(made: Path) -> None:
     assert said["pace"]["window_s"] * sum(said["pace"]["rates"]) == pytest.approx(300)
 
 
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "--speed"),
+        ("show", "--tell-apart"),
+        ("show", "--pair-sd"),
+        ("cut", "--out", "new.jsonl", "--sample"),
+        ("cut", "--out", "new.jsonl", "--from"),
+        ("split", "--search", "a.jsonl", "--held-out", "b.jsonl", "--share"),
+        ("import", "--out", "new.jsonl", "--most-bad"),
+    ],
+)
+def test_what_is_no_finite_number_is_refused_by_its_option(
+    made: Path, words: tuple[str, ...], number: str
+) -> None:
+    assert f"Invalid value for '{words[-1]}'" in refused(words[0], made, *words[1:], number)
+
+
 def test_a_service_time_needs_both_its_parts(made: Path) -> None:
     assert "--ttft-ms and --tpot-ms go together" in refused("show", made, "--ttft-ms", 3)
 

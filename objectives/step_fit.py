@@ -197,10 +197,8 @@ def fit_steps(
     if len(trials) < LEAST_TRIALS:
         raise ValueError(f"{len(trials)} trials, where {LEAST_TRIALS} are the least to state an error")
     problem = _Problem(observations, table)
-    every = np.ones(problem.names_count, dtype=np.bool_)
-    theta, noise = problem.settled(every)
-    errors_of = problem.deviations(theta, noise, every)
-    free = problem.told_apart(theta, noise, errors_of)
+    theta, noise = problem.settled()
+    free = problem.told_apart(theta, noise)
     kept = problem.solved(noise, free)
     covariance = problem.covariance(kept, noise)
     left_out = {trial: problem.without(trial, noise, free) for trial in trials}
@@ -231,10 +229,6 @@ class _Problem:
         self._steps = np.array([one.steps for one in observations])
         self.names = _names(self._work)
 
-    @property
-    def names_count(self) -> int:
-        return len(self.names)
-
     def constants(self, theta: Array) -> Constants:
         factor = dict(zip(self.names, np.exp(theta).tolist(), strict=True))
         table = self._table
@@ -250,8 +244,9 @@ class _Problem:
             lookup_s=table.lookup_s * factor.get("lookup_s", 1.0),
         )
 
-    def settled(self, free: NDArray[np.bool_]) -> tuple[Array, Noise]:
-        """The solution, and the noise that it leaves: each needs the other."""
+    def settled(self) -> tuple[Array, Noise]:
+        """The solution with all parameters free, and the noise that it leaves: each needs the other."""
+        free = np.ones(len(self.names), dtype=np.bool_)
         noise = Noise(trial=_FIRST_NOISE, step=_FIRST_NOISE)
         theta = self.solved(noise, free)
         for _ in range(_NOISE_ROUNDS):
@@ -263,7 +258,7 @@ class _Problem:
         missed = self._missed(theta)
         level, doubt = self._levels(missed, self._weights, noise)
         step = _MAD * _weighted_median(np.abs(missed - level[self._trial]), self._weights)
-        fitted = self.names_count + self._trials  # so many numbers were made to fit
+        fitted = len(self.names) + self._trials  # so many numbers were made to fit
         step *= math.sqrt(len(missed) / max(len(missed) - fitted, 1))
         trial = _MAD * float(np.median(np.sqrt(level**2 + doubt)))
         trial *= math.sqrt(self._trials / max(self._trials - _SHIFTS, 1))
@@ -286,7 +281,7 @@ class _Problem:
     ) -> Array:
         """The free parameters that fit best; the others are 0, the table's value."""
         weights = self._weights if leave is None else np.where(leave, 0.0, self._weights)
-        starts = [np.zeros(self.names_count)] if start is None else [start, np.zeros(self.names_count)]
+        starts = [np.zeros(len(self.names))] if start is None else [start, np.zeros(len(self.names))]
         found = [self._least(np.where(free, one, 0.0), free, weights, noise) for one in starts]
         return min(found, key=lambda one: self._cost(one, weights, noise))
 
@@ -330,19 +325,16 @@ class _Problem:
         step = 1e-4
         at = self._rows(theta, self._weights, noise)
         columns = [
-            (self._rows(theta + step * np.eye(self.names_count)[place], self._weights, noise) - at) / step
-            for place in range(self.names_count)
+            (self._rows(theta + step * np.eye(len(self.names))[place], self._weights, noise) - at) / step
+            for place in range(len(self.names))
         ]
         slopes = np.column_stack(columns)
         return np.linalg.inv(slopes.T @ slopes).astype(np.float64)
 
-    def deviations(self, theta: Array, noise: Noise, free: NDArray[np.bool_]) -> Array:
-        """(p,) standard deviations of the parameters."""
-        return np.where(free, np.sqrt(np.diag(self.covariance(theta, noise))), 0.0).astype(np.float64)
-
-    def told_apart(self, theta: Array, noise: Noise, deviations: Array) -> NDArray[np.bool_]:
+    def told_apart(self, theta: Array, noise: Noise) -> NDArray[np.bool_]:
         """(p,) which are free: those told, and those untold that the table's value does not fit."""
-        free = np.ones(self.names_count, dtype=np.bool_)
+        deviations = np.sqrt(np.diag(self.covariance(theta, noise)))
+        free = np.ones(len(self.names), dtype=np.bool_)
         best = self._cost(theta, self._weights, noise)
         for place in np.argsort(-deviations):
             if _Z * deviations[place] <= math.log(_TOLD_FACTOR):

@@ -19,7 +19,7 @@ from objectives.step_times import ReplaySteps, replay_steps, steps_of_means
 from search_spaces.accelerators import Accelerator
 from search_spaces.deployment import Deployment, Misfit, Reader
 from search_spaces.model_shape import ModelShape, UnknownShape
-from search_spaces.schemes import Scheme, served_scheme
+from search_spaces.schemes import UNQUANTISED, Scheme, served_scheme
 from search_spaces.settings import Settings, at
 from search_spaces.step_model import Served, step_work
 from search_spaces.values import Json
@@ -147,20 +147,25 @@ def _served(deployment: Deployment, settings: Settings) -> Served:
     quantization = settings.arguments.get("quantization")
     checkpoint = _described(settings.model)[1]
     scheme = served_scheme(quantization if isinstance(quantization, str) else None, checkpoint)
-    draft = at(settings.arguments, "speculative_config.model")
-    draft_scheme = _described(draft)[1].name if isinstance(draft, str) and deployment.draft else ""
     return Served(
         target=deployment.target,
         target_scheme=_word(scheme.name),
         draft=deployment.draft,
-        draft_scheme=_word(draft_scheme or "none") if deployment.draft else "",
+        draft_scheme=_draft_scheme(settings) if deployment.draft is not None else "",
         depth=deployment.depth,
     )
 
 
+def _draft_scheme(settings: Settings) -> str:
+    """A draft model's own; heads of other methods count as unquantised, as in `search_spaces.deployment`."""
+    method, model = (at(settings.arguments, f"speculative_config.{name}") for name in ("method", "model"))
+    whole = method in (None, "draft_model") and isinstance(model, str)
+    return _word(_described(str(model))[1].name if whole else UNQUANTISED.name)
+
+
 def _word(scheme: str) -> str:
     """A scheme as people name it: weights that are not quantised multiply as the model's own type."""
-    return "unquantised" if scheme == "none" else scheme
+    return "unquantised" if scheme == UNQUANTISED.name else scheme
 
 
 def _files(folder: Path, trial: StoredTrial) -> list[Path]:

@@ -185,6 +185,7 @@ def _trial_json(seen: FrontView, trial: StoredTrial) -> dict[str, Json]:
         "capacity": _capacity_json(trial.measurement),
         "curve": [_rated_json(replay) for replay in curve(trial.measurement)],
         "disagreements": [] if trial.measurement is None else list(trial.measurement.disagreements),
+        "warnings": [] if trial.measurement is None else list(trial.measurement.warnings),
         "cause": None if trial.cause is None else trial.cause.value,
         "reason": trial.reason,
         "is_control": trial.is_control,

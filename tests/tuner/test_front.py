@@ -1,6 +1,5 @@
 import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from cluster.order import Cause
@@ -70,8 +69,8 @@ def test_the_best_first_is_by_the_first_objective_not_by_number() -> None:
 
 def test_the_json_has_the_capacity_with_its_bracket_and_the_whole_curve() -> None:
     outcome = loads.measured(loads.BETWEEN, disagreements=("tokens differ",))
-    measurement = replace(outcome.measurement, warnings=("no steady state",))
-    trial = stories.stored(replace(outcome, measurement=measurement), 1)
+    measurement = dataclasses.replace(outcome.measurement, warnings=("no steady state",))
+    trial = stories.stored(dataclasses.replace(outcome, measurement=measurement), 1)
     shown = json.loads(json.dumps(front_json(view(loads.study(), [trial])), allow_nan=False))
     assert (shown["mode"], shown["measure"]["resolution"]) == ("capacity", 0.05)
     assert shown["replays"] == {"played": 4, "cut": 2, "saved_s": 10.0}

@@ -28,7 +28,9 @@ from cluster.dispatch.dispatch import Dispatch
 from cluster.node.secrecy import secret_values
 from cluster.order import Failed, Order, Outcome
 from objectives.goal import Goal, MissingObjective, violations
+from objectives.measurement import Measurement
 from objectives.metrics import METRICS
+from objectives.slo import Slo
 from search_spaces.space import Config, Space
 from tuner import __version__
 from tuner.events import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
@@ -68,12 +70,8 @@ CONTROL = 0
 ATTEMPTS = 2
 """How often a trial is sent out before a failure that says nothing about its config is taken as its own."""
 
-SLO_METRICS = frozenset(
-    name
-    for name in METRICS
-    if name.startswith(("capacity_", "goodput_", "cost_")) or name == "slo_attainment"
-)
-"""Metrics that are worth less, the more requests miss the SLO."""
+_COUNT_THE_SLO = ("capacity_", "goodput_", "cost_", "slo_attainment")
+"""How metrics begin that are worth less, the more requests miss the SLO."""
 
 QUIET_S = 30.0
 """How long a search may go without an event."""
@@ -157,6 +155,12 @@ def search(
                 with suppress(SamplerError):
                     driver.reconcile()
                 recorder.sync(plan.folder, driver.seen, "KILLED")
+
+
+def told_violations(measurement: Measurement, goal: Goal, slo: Slo) -> dict[str, float]:
+    """What must hold beside the objectives: the SLO, where there is one and no objective counts it."""
+    counted = any(objective.metric.startswith(_COUNT_THE_SLO) for objective in goal.objectives)
+    return violations(measurement, slo) if slo.limits() and not counted else {}
 
 
 @contextmanager
@@ -408,14 +412,9 @@ class _Driver:
         worth = losses(self.plan.goal, trial)
         if worth is None:
             return Unscored(cause=trial.cause, reason=trial.reason or "an objective is missing")
-        return Scored(losses=worth, violations=self._violations(trial))
-
-    def _violations(self, trial: StoredTrial) -> dict[str, float]:
-        """What must hold beside the objectives: the SLO, where there is one and no objective counts it."""
-        counted = any(objective.metric in SLO_METRICS for objective in self.plan.goal.objectives)
-        if counted or not self.plan.study.slo.limits() or trial.measurement is None:
-            return {}
-        return violations(trial.measurement, self.plan.study.slo)
+        assert trial.measurement is not None
+        missed = told_violations(trial.measurement, self.plan.goal, self.plan.study.slo)
+        return Scored(losses=worth, violations=missed)
 
     def _finished(
         self, trial: StoredTrial, outcome: Outcome, unscored: str | None, seen: FrontView

@@ -10,7 +10,8 @@ import pytest
 
 from cluster.order import CapacityLoad, Cause, Failed, Measured, Order, Outcome
 from objectives.goal import Goal
-from objectives.measurement import Estimate
+from objectives.measurement import Estimate, Measurement
+from objectives.slo import Slo
 from search_spaces.arguments import render, render_control
 from search_spaces.space import Config, Space
 from tests.tuner import stories
@@ -31,6 +32,7 @@ from tuner.study import (
     StudyPlan,
     locked,
     search,
+    told_violations,
 )
 
 GOAL = Goal.of(["goodput", "tpot_p95"])
@@ -188,6 +190,18 @@ def test_the_control_takes_its_place_in_the_space_from_what_the_engine_reports(t
     assert control.config == (
         None if (c := TINY.locate({"quantization": "int8"})) is None else dict(c.values)
     )
+
+
+def test_the_slo_is_a_constraint_where_no_objective_counts_it() -> None:
+    measurement = Measurement(
+        metrics={"slo_attainment": Estimate(value=0.9)}, requests=10, failed_requests=0, duration_s=1.0
+    )
+    slo = Slo(ttft_s=0.5, attainment=0.95)
+    latencies = Goal.of(["ttft_p95", "tpot_p95"])
+    assert told_violations(measurement, latencies, slo) == pytest.approx({"slo_attainment": 0.05})
+    assert told_violations(measurement, latencies, Slo()) == {}
+    for name in ("capacity", "goodput_tokens", "slo_attainment", "cost_per_million_tokens"):
+        assert told_violations(measurement, Goal.of([name, "tpot_p95"]), slo) == {}
 
 
 def test_failures_are_results_and_count(desk: Desk) -> None:

@@ -1,5 +1,6 @@
 """Three plain questions, answered from the runs or not at all."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ class _Bytes:
     """Of one sequence, at the trace's mean context."""
     fewest: float
     most: float
-    """Sequences that decode, mean over time."""
+    """Sequences in a step, on average."""
 
     @property
     def larger(self) -> str | None:
@@ -274,16 +275,19 @@ _DTYPES = {"auto": "bfloat16", "half": "float16", "float": "float32"}
 
 
 def _decoding(readings: Readings, cell: Cell) -> tuple[float, float] | None:
-    """Sequences that decode, mean over time, from below and above.
+    """Sequences in a decode step, from below and above.
 
-    By Little's law, rate times the time from first token to last; and the batch, in which some prefill.
+    By Little's law, rate times the time from first token to last; and the batch, in which some prefill. Both
+    are means over time, idle time in them, and a step has at least one sequence: taken for Poisson numbers,
+    their mean where they are not 0 is m / (1 - exp(-m)).
     """
     rate, batch = readings.mean(cell, "throughput_rps"), readings.mean(cell, "batch_mean")
     e2e, ttft = readings.mean(cell, "e2e_mean_s"), readings.mean(cell, "ttft_mean_s")
     if not rate or not batch or e2e is None or ttft is None or e2e <= ttft:
         return None
     found = rate * (e2e - ttft)
-    return min(found, batch), max(found, batch)
+    ends = sorted(mean / -math.expm1(-mean) for mean in (found, batch))
+    return ends[0], ends[1]
 
 
 def _read(settings: Settings, many: tuple[float, float], context: float) -> _Bytes | None:

@@ -244,7 +244,7 @@ def _without(report: Report) -> list[str]:
         measured = f", against all on: {listed(against)}" if against else ", which was not measured"
         lines.append(f"The config without {listed(rest.dropped)}{measured}")
     else:
-        lines.append("Nothing to drop; the trial's own config")
+        lines.append("Nothing that is told to be worth dropping; the trial's own config")
     if rest.config is not None:
         lines.append("  " + " ".join(f"{path}={_value(value)}" for path, value in rest.config.items()))
     lines += [f"  {rest.command}", *(f"  next: {line}" for line in rest.next), ""]

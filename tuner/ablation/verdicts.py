@@ -63,14 +63,14 @@ def without(
     trials: Sequence[StoredTrial],
     runs: str,
 ) -> WithoutReport | None:
-    """The config without the factors to drop; None where that cannot be judged yet.
+    """The config without the factors to drop; None where no factor can be judged.
 
     Args:
         trials: the study's.
         runs: the folder of studies, as commands give it.
     """
     plan, every = readings.plan, readings.every
-    if every not in readings.measured or not outcomes:
+    if every not in readings.measured or all(one.verdict == "cannot tell" for one in verdicts):
         return None
     dropped = tuple(verdict.factor for verdict in verdicts if verdict.verdict == "drop")
     cell = every - set(dropped)

@@ -71,6 +71,11 @@ def test_a_batch_that_is_half_prefill_is_no_evidence_of_a_large_kv_cache(tmp_pat
     assert "9.08 GB of weights and 6.13 GB to 12.3 GB of KV (425 to 850 sequences) with it" in told.answer
 
 
+def test_an_engine_that_idles_decodes_at_least_one_sequence_at_a_time(tmp_path: Path) -> None:
+    told = answer_to(KV, Desk(tmp_path).run(batches(0.01, 0.01)))
+    assert "14.5 MB of KV (1.01 sequences)" in told.answer  # 14.4 MB of one
+
+
 def test_without_quantisation_among_the_factors_its_question_has_no_answer(tmp_path: Path) -> None:
     told = answer_to(KV, Desk(tmp_path).run(batches(8, 8), factors=(P, S)))
     assert not told.known

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.order import Outcome
+from cluster.order import Cause, Outcome
 from objectives.factorial import Cell
 from tests.tuner import loads
 from tests.tuner.ablation.desks import FIVE, Answer, Desk, P, Q, S, measured, refused
@@ -155,6 +155,16 @@ def test_nothing_to_drop_leaves_the_trial(tmp_path: Path) -> None:
     assert "Every factor earns its place with all others on." in seen.summary
     assert seen.without is not None
     assert (seen.without.dropped, seen.without.trial) == ((), 4)
+
+
+def test_where_nothing_was_measured_twice_nothing_is_called_worth_keeping_or_dropping(tmp_path: Path) -> None:
+    def answer(cell: Cell, run: PlannedRun) -> Outcome:
+        return refused(Cause.CANCELLED) if run.block or run.number == 8 else measured(e2e_mean_s=1.0)
+
+    seen = Desk(tmp_path).run(answer)
+    assert {drop.verdict for drop in seen.drops} == {"cannot tell"}
+    assert seen.without is None
+    assert not any("earns its place" in text or "Not worth" in text for text in seen.summary)
 
 
 def test_told_but_slight_is_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ killed goes on as it would have gone. A config goes by the number of its first t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +168,7 @@ def _least_certain(seen: FrontView, under_way: Mapping[int, int]) -> int | None:
     return seen.standing[int(possible[min(range(len(possible)), key=merit)])].number
 
 
-def doubt(rows: list[tuple[Estimate, ...]]) -> Array:
+def doubt(rows: Sequence[Sequence[Estimate]]) -> Array:
     """(n,) how uncertain it is that each is on the front: p (1 - p), 0.25 at the most.
 
     p: that no other dominates it, as if losses were normal with the deviations that their intervals have, and

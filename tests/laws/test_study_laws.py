@@ -24,6 +24,7 @@ from tests.tuner.spaces import SMALL
 from tuner.front import FrontView, read_view
 from tuner.ledger import Ledger, Standing
 from tuner.records import State, StoredTrial, read_trials
+from tuner.remeasure import reserve
 from tuner.sampler import SAMPLERS, Search, sampler_named
 from tuner.study import Recorder, StudyPlan, search
 
@@ -124,11 +125,18 @@ def test_nothing_failed_is_preferred_nothing_invalid_is_asked_and_the_count_is_e
     assert [trial.number for trial in seen.trials] == list(range(total))
     assert dispatch.most <= at_once
 
-    configs = [SMALL.config(trial.config) for trial in seen.trials[1:] if trial.config is not None]
-    assert len(set(configs)) == len(configs) == total - 1
+    firsts = {trial.number: trial for trial in seen.trials if trial.repeats is None}
+    configs = [SMALL.config(trial.config) for trial in firsts.values() if trial.config is not None]
+    assert len(set(configs)) == len(configs) == len(firsts) - 1
     assert not any(SMALL.faults(config) for config in configs)
 
-    scored = [trial for trial in seen.trials if trial.state is State.MEASURED]
+    again = [trial for trial in seen.trials if trial.repeats is not None]
+    assert all(trial.config == firsts[trial.repeats].config for trial in again if trial.repeats is not None)
+    assert all(firsts[t.repeats].state is State.MEASURED for t in again if t.repeats is not None)
+    assert len(again) <= reserve(total)
+    if all(trial.state is State.MEASURED for trial in seen.trials):
+        assert len(again) == reserve(total)
+
     assert all(
         (trial.state is State.MEASURED)
         == (
@@ -140,8 +148,9 @@ def test_nothing_failed_is_preferred_nothing_invalid_is_asked_and_the_count_is_e
         )
         for trial in seen.trials
     )
+    judged = [trial for trial in seen.standing if trial.state is State.MEASURED]
     expected = [
-        trial.number for trial in scored if not any(_dominated(plan.goal, trial, other) for other in scored)
+        trial.number for trial in judged if not any(_dominated(plan.goal, trial, other) for other in judged)
     ]
     assert list(seen.numbers) == expected
 
@@ -186,7 +195,7 @@ def _session(
     sampler = _open(plan, storage)
     for part, names in (
         (dispatch, ("submit", "next", "cancel")),
-        (sampler, ("ask", "tell", "add", "cancel")),
+        (sampler, ("ask", "repeat", "tell", "add", "cancel")),
         (recorder, ("sync",)),
         (tuner.study, ("write_outcome", "write_study", "read_trials")),
     ):
@@ -224,8 +233,12 @@ def _kill_then_resume(
         resumed = _session(plan, storage, recorders(), Fate(None), at_once=at_once, patch=patch)
     trials = read_trials(plan.folder)
     assert len(trials) == total
-    configs = [trial.config for trial in trials if not trial.is_control]
-    assert len({Config(config) for config in configs if config is not None}) == total - 1
+    firsts = {trial.number: trial for trial in trials if trial.repeats is None}
+    configs = [trial.config for trial in firsts.values() if not trial.is_control]
+    assert len({Config(config) for config in configs if config is not None}) == len(firsts) - 1
+    again = [trial for trial in trials if trial.repeats is not None]
+    assert len(again) == reserve(total)
+    assert all(trial.config == firsts[trial.repeats].config for trial in again if trial.repeats is not None)
     assert resumed.running() == ()
     return killed
 
@@ -242,6 +255,19 @@ def test_a_search_killed_at_any_step_ends_with_the_asked_number(tmp_path: Path, 
         at += stride
     # ask, submit, next, write_outcome and tell, before and after, for each of the 2 trials that are asked
     assert at > 2 * 10
+
+
+def test_a_search_killed_at_any_step_of_a_repeat_makes_that_repeat_all_the_same(tmp_path: Path) -> None:
+    whole = Fate(None)
+    with pytest.MonkeyPatch.context() as patch:
+        plan = _plan(tmp_path / "whole", ("goodput", "tpot_p95"), "random", 6)
+        _session(plan, "sqlite:///:memory:", Nowhere(), whole, at_once=1, patch=patch)
+    assert [trial.repeats for trial in read_trials(plan.folder)] == [None] * 5 + [4]
+    # repeat, started, submit, sync, next, write_outcome and tell, finished, front moved, before and after
+    for at in range(whole.steps - 18, whole.steps, 2):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        assert _kill_then_resume(folder, Nowhere, at, at_once=1, total=6)
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")

@@ -1,4 +1,5 @@
 import math
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.measurement import Estimate
-from objectives.repeats import combine, combined
+from objectives.repeats import Spread, combine, combined, spreads
 from tests.objectives.replays import measurement
 
 T1, T2 = 12.7062047362, 4.3026527297
@@ -17,6 +18,52 @@ T1, T2 = 12.7062047362, 4.3026527297
 def test_one_measurement_stays_as_it_is() -> None:
     only = measurement(ttft_p50_s=0.1)
     assert combine([only]) is only
+
+
+def test_how_runs_differ_is_pooled_over_configs_on_the_scale_that_a_metric_differs_by() -> None:
+    groups = [
+        [measurement(goodput_rps=4, slo_attainment=0.90), measurement(goodput_rps=5, slo_attainment=0.94)],
+        [measurement(goodput_rps=90, slo_attainment=0.5)],
+        [measurement(goodput_rps=value) for value in (70, 80, 95)],
+    ]
+    found = spreads(groups)
+    logs = [[math.log(value) for value in values] for values in ((4, 5), (70, 80, 95))]
+    assert found["goodput_rps"].freedom == 3
+    assert found["goodput_rps"].variance == pytest.approx(
+        (statistics.variance(logs[0]) + 2 * statistics.variance(logs[1])) / 3
+    )
+    assert found["slo_attainment"].freedom == 1
+    assert found["slo_attainment"].variance == pytest.approx(statistics.variance([0.90, 0.94]))
+
+
+def test_what_has_no_logarithm_and_single_runs_tell_nothing_of_how_runs_differ() -> None:
+    assert spreads([[measurement(goodput_rps=4)], [measurement(goodput_rps=9)]]) == {}
+    assert spreads([[measurement(goodput_rps=0), measurement(goodput_rps=3)]]) == {}
+    assert spreads([[measurement(ttft_p95_s=math.inf), measurement(ttft_p95_s=3)]]) == {}
+    assert spreads([]) == {}
+
+
+def test_a_single_measurement_takes_in_how_runs_are_known_to_differ() -> None:
+    within = Estimate(value=10, low=9, high=12)
+    alone = replace(measurement(), metrics={"goodput_rps": within, "tpot_p95_s": Estimate(value=2, low=1)})
+    known = {"goodput_rps": Spread(variance=0.01, freedom=2)}
+    widened = combine([alone], known)
+    estimate = widened.metrics["goodput_rps"]
+    assert estimate.value == pytest.approx(10)
+    assert estimate.low == pytest.approx(10 / math.exp(math.hypot(math.log(10 / 9), T2 * 0.1)))
+    assert estimate.high == pytest.approx(10 * math.exp(math.hypot(math.log(12 / 10), T2 * 0.1)))
+    assert widened.metrics["tpot_p95_s"] == Estimate(value=2, low=1)
+
+
+def test_what_the_repeats_say_of_themselves_is_what_they_say_when_it_is_given() -> None:
+    repeats = [measurement(goodput_rps=4, kv_occupancy=0.5), measurement(goodput_rps=5, kv_occupancy=0.6)]
+    assert combine(repeats, spreads([repeats])) == combine(repeats)
+
+
+def test_a_value_without_end_is_combined_without_an_interval() -> None:
+    ends = [Estimate(value=math.inf), Estimate(value=0.1, low=0.05, high=0.2)]
+    assert combined("ttft_p95_s", ends) == Estimate(value=math.inf)
+    assert combined("ttft_p95_s", ends[:1], Spread(variance=1, freedom=1)) == ends[0]
 
 
 def test_nothing_combines_to_nothing() -> None:

@@ -20,7 +20,7 @@ from tuner.records import State, StoredTrial, read_outcome, write_outcome
 
 
 def trial(number: int, outcome: Outcome | float, repeats: int | None = None) -> StoredTrial:
-    """A measured trial of this goodput, all known exactly but for what differs from run to run; or an outcome."""
+    """A trial with this outcome; or measured, with this goodput and no interval."""
     if not isinstance(outcome, float):
         return replace(stories.stored(outcome, number), repeats=repeats)
     measured = stories.measured(outcome, 0.04)
@@ -148,7 +148,7 @@ _TRIALS = st.lists(
 def test_every_trial_counts_for_one_config_and_a_promise_needs_a_score(
     drawn: Sequence[tuple[float, int | None]],
 ) -> None:
-    trials = []
+    trials: list[StoredTrial] = []
     for number, (value, repeats) in enumerate(drawn):
         known = repeats is not None and repeats < number and trials[repeats].repeats is None
         made = trial(number, value, repeats if known else None)

@@ -53,11 +53,19 @@ class Journal:
 class Desk:
     """A study of a small space, its database, and where its trials run."""
 
-    def __init__(self, folder: Path, *, space: Space = SMALL, sampler: str = "random", seed: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        space: Space = SMALL,
+        sampler: str = "random",
+        seed: int = 0,
+        storage: str | None = None,
+    ) -> None:
         self.folder = folder / "tea"
         self.space = space
         self.journal = Journal()
-        self._storage = f"sqlite:///{folder}/study.db"
+        self._storage = storage or f"sqlite:///{folder}/study.db"
         self._sampler = sampler
         self._seed = seed
         self.study = replace(stories.study_file(), sampler=sampler, seed=seed)

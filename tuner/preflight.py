@@ -78,12 +78,17 @@ def goal_of(space: Space) -> Goal:
 
 def check_objectives(space: Space, goal: Goal, trace: Trace) -> None:
     """Raise Mistake, in one line, for an objective that no trial of the space on this trace would have."""
+    longest = max((request.output_length for request in trace.requests), default=0)
     for wanted in goal.objectives:
         place = f"{_place(space, wanted.name)} objectives: {wanted.name!r}"
         if len(trace.requests) < wanted.requests_needed:
             raise Mistake(
                 f"{place} needs {wanted.requests_needed} requests and the trace has {len(trace.requests)}; "
                 "give it a longer trace, or name a lower percentile"
+            )
+        if wanted.metric.startswith(("tpot", "itl")) and longest < 2:
+            raise Mistake(
+                f"{place} is of time between tokens, and no request of the trace has over one output token"
             )
         costs = wanted.metric in COSTS
         if (costs or wanted.metric.endswith("_per_gpu")) and space.resources.gpus == 0:

@@ -179,6 +179,14 @@ def test_an_objective_that_no_trial_of_the_space_can_have_is_refused(
     assert "\n" not in str(mistake.value)
 
 
+def test_time_between_tokens_takes_answers_of_more_than_one() -> None:
+    space = _aims("objectives: [goodput, tpot_p95]")
+    one = Trace(requests=tuple(replace(request, output_length=1) for request in _trace(60).requests))
+    with pytest.raises(Mistake, match=r"^s\.yaml:4 objectives: 'tpot_p95' .* one output token.*"):
+        check_objectives(space, goal_of(space), one)
+    check_objectives(space, goal_of(space), replace(one, requests=(*one.requests, *_trace(1).requests)))
+
+
 def test_costs_may_be_searched_for_where_gpus_have_a_price() -> None:
     space = _aims("objectives: [cost_per_million_tokens]\nresources: {gpus: 1, gpu_hour_price: 2}")
     check_objectives(space, goal_of(space), _trace(20))

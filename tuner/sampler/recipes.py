@@ -114,7 +114,7 @@ SAMPLERS: Mapping[str, Recipe] = MappingProxyType(
                 conditional=True,
                 from_failures=True,
                 draws=1,  # the best of its pool
-                description="our own, guided by a prediction of every config: the default",
+                description="our own, guided by a prediction of every config: best where that is about right",
             ),
             Recipe(
                 name="tpe",

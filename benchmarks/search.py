@@ -54,6 +54,7 @@ def main() -> None:
         plan = list(_plan(scenarios, arms, seeds, at_once))
         bench.play(plan, again=chosen.again)
     rows = [row for scenario in scenarios for row in bench.rows_of(scenario, arms)]
+    rows = [row for row in rows if chosen.at_once in (None, row.parallel)]
     named = {row.scenario for row in rows}
     attainable = {one.name: bench.attainable(one) for one in scenarios if one.name in named}
     print(table(rows, attainable, [arm.name for arm in arms]))

@@ -112,15 +112,19 @@ def export(
 ) -> str:
     """Write one trial as files that start in production; the shell line that starts them.
 
+    What is promised there is what the trial's config is judged by, fresh measurements where there are any.
+
     Args:
         target: "vllm", the only one so far.
     """
     files = {"vllm": vllm_files}
     with users_mistakes():
-        said, trial = trial_of(study_folder(study, runs), number)
-        check_exportable(trial, allow_simulated=allow_simulated)
+        folder = study_folder(study, runs)
+        said, trial = trial_of(folder, number)
+        promise = read_view(folder).promise(number if trial.repeats is None else trial.repeats)
+        check_exportable(promise.standing, allow_simulated=allow_simulated)
         try:
-            write_folder(out, files[target](said, trial))
+            write_folder(out, files[target](said, promise.standing, again=len(promise.fresh)))
         except OSError as error:
             raise Mistake(f"cannot write {out}: {error.strerror or error}") from error
     return start_line(out)

@@ -394,6 +394,20 @@ def test_a_trial_that_has_not_finished_cannot_be_exported(studied: Run) -> None:
     _assert_mistake(studied("export", "s", "--trial", "9", "--to", "vllm", "--out", "d"), "9", "0, 1, 2, 3")
 
 
+def test_a_search_says_why_it_ended_and_how_often_its_best_was_measured_again(studied: Run) -> None:
+    output = _simulated(studied, "--trials", "10", "--study", "s", "--resume", "--stop-when-stable").output
+    (ended,) = (line for line in output.splitlines() if line.startswith("ended: "))
+    assert "is recommended, measured again" in ended
+    front = json.loads(studied("front", "s", "--json").output)
+    again = front["recommended"]["repeats"]
+    assert len(again) == front["recommended"]["measured_again"] == 2
+    out = studied("export", "s", "--trial", str(again[0]), "--to", "vllm", "--out", "d", "--allow-simulated")
+    assert out.exit_code == 0, out.output
+    told = json.loads(Path("d/provenance.json").read_text())
+    assert told["measured"]["goodput_rps"]["value"] == front["recommended"]["metrics"]["goodput_rps"]
+    assert told["trial"] == front["recommended"]["number"]
+
+
 def test_a_simulated_trial_is_exported_only_when_asked_to(studied: Run, tmp_path: Path) -> None:
     words = ("export", "s", "--trial", "1", "--to", "vllm", "--out", "d")
     _assert_mistake(studied(*words), "simulated", "--allow-simulated")

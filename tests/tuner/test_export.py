@@ -179,6 +179,17 @@ def test_provenance_and_readme_carry_the_measured_numbers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("again", "told"),
+    [(0, "is a little lucky"), (1, "Measured again once after it was chosen"), (3, "Measured again 3 times")],
+)
+def test_the_readme_says_whether_its_numbers_are_fresh_ones(again: int, told: str) -> None:
+    files = vllm_files(STUDY, TRIAL, again=again)
+    assert told in files["README.md"]
+    assert ("lucky" in files["README.md"]) == (again == 0)
+    assert json.loads(files["provenance.json"])["measured_again"] == again
+
+
+@pytest.mark.parametrize(
     ("trial", "told"),
     [
         (replace(TRIAL, state=State.FAILED, cause=Cause.UNSUPPORTED, reason="no kernel"), "no kernel"),

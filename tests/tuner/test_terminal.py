@@ -9,6 +9,7 @@ from search_spaces.measure import Fixed
 from tests.tuner import loads, stories
 from tests.tuner.test_export import STUDY, TRIAL
 from tuner.front import view
+from tuner.records import StoredTrial
 from tuner.study import Event, Finished, Started, Waiting
 from tuner.terminal import Progress, config_words, front_lines, next_steps
 
@@ -54,6 +55,53 @@ def test_the_table_has_objectives_with_intervals_and_each_config_on_a_line() -> 
     assert "3.25" in text
     assert "3–3.5" in text
     assert "trial 5: prefix_cache=off speculation=ngram speculation.depth=4" in text
+
+
+def _repeated(number: int, goodput: float, repeats: int | None = None) -> StoredTrial:
+    return replace(stories.stored(stories.measured(goodput, 0.04), number), repeats=repeats)
+
+
+def test_a_repeat_says_whose_config_it_measures() -> None:
+    started = Started(number=9, config={"a": 1}, is_control=False, repeats=3)
+    assert _said(started).endswith("trial 9 started: (trial 3 again) a=1")
+    finished = Finished(
+        number=9,
+        config={"a": 1},
+        is_control=False,
+        outcome=stories.measured(),
+        unscored=None,
+        on_front=True,
+        repeats=3,
+        objectives=("goodput_rps",),
+        done=9,
+        total=10,
+        eta_s=None,
+    )
+    assert "trial 9 (trial 3 again) measured: goodput_rps 2 (on the front)" in _said(finished)
+
+
+def test_the_front_says_what_was_measured_again_and_what_it_showed_at_first() -> None:
+    trials = [_repeated(0, 1.0), _repeated(3, 9.0), _repeated(8, 6.0, 3), _repeated(9, 6.0, 3)]
+    lines = front_lines(view(replace(stories.study_file(), objectives=("goodput",)), trials), width=120)
+    assert "trial 0 (control): the engine's defaults; measured once" in lines
+    (told,) = (line for line in lines if line.startswith("trial 3:"))
+    assert told.endswith("; measured again twice (trials 8, 9), goodput_rps was 9 at first")
+
+
+def test_what_held_is_recommended_and_shown_though_a_single_measurement_beats_it() -> None:
+    trials = [_repeated(3, 9.0), _repeated(4, 8.0), _repeated(8, 6.0, 3)]
+    seen = view(replace(stories.study_file(), objectives=("goodput",), engine="vllm"), trials)
+    text = "\n".join(front_lines(seen, width=120))
+    assert "recommended: trial 3, the best of those measured again; trial 4 shows more" in text
+    assert "trial 3: " in text
+    steps = next_steps(seen, runs=Path("runs"), tracking_uri="sqlite:///x", logged=True)
+    assert "--trial 3" in steps[-1]
+
+
+def test_a_config_that_failed_when_measured_again_is_told_with_the_reason() -> None:
+    failed = replace(stories.stored(stories.failed(Cause.DIED_UNDER_LOAD, "CUDA error"), 8), repeats=3)
+    lines = front_lines(view(stories.study_file(), [_repeated(3, 9.0), _repeated(4, 8.0), failed]))
+    assert "trial 3 failed when it was measured again (trial 8): CUDA error" in lines
 
 
 def test_the_next_command_exports_the_best_trial_of_this_very_study() -> None:

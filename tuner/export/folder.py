@@ -107,8 +107,8 @@ def write_folder(out: Path, files: Mapping[str, str]) -> None:
     os.rename(part, out)
 
 
-def provenance(study: StudyFile, trial: StoredTrial) -> str:
-    """Where the config came from and what it did there, as JSON."""
+def provenance(study: StudyFile, trial: StoredTrial, *, again: int = 0) -> str:
+    """Where the config came from and what it did there, as JSON; `again`: in how many fresh measurements."""
     assert trial.measurement is not None
     said = {
         "study": study.name,
@@ -127,6 +127,7 @@ def provenance(study: StudyFile, trial: StoredTrial) -> str:
             name: {"value": estimate.value, "low": estimate.low, "high": estimate.high}
             for name, estimate in sorted(published(trial.measurement).items())
         },
+        "measured_again": again,
         "measured_at": trial.finished.isoformat(),
         "tuner_version": trial.tuner_version,
     }

@@ -16,6 +16,7 @@ from tuner.export.folder import (
     provenance,
 )
 from tuner.records import StoredTrial, StudyFile
+from tuner.remeasure import times_text
 
 CONFIG = "config.yaml"
 ENVIRONMENT = "vllm.env"
@@ -28,13 +29,18 @@ def start_line(out: Path) -> str:
     return f"cd {shlex.quote(str(out))} && {_START}"
 
 
-def vllm_files(study: StudyFile, trial: StoredTrial) -> dict[str, str]:
-    """File name → text."""
+def vllm_files(study: StudyFile, trial: StoredTrial, *, again: int = 0) -> dict[str, str]:
+    """File name → text.
+
+    Args:
+        trial: with the measurement that is promised.
+        again: of how many fresh measurements that is; 0: of the one that the config was chosen by.
+    """
     return {
         CONFIG: config_yaml(trial.model, launch_arguments(trial)),
         ENVIRONMENT: environment_file(trial.environment, hidden_arguments(trial)),
-        "README.md": _readme(study, trial),
-        PROVENANCE: provenance(study, trial),
+        "README.md": _readme(study, trial, again),
+        PROVENANCE: provenance(study, trial, again=again),
     }
 
 
@@ -93,7 +99,14 @@ def _secrets(trial: StoredTrial) -> str:
     )
 
 
-def _readme(study: StudyFile, trial: StoredTrial) -> str:
+def _held(again: int) -> str:
+    """Whether the numbers are those that it was chosen by."""
+    if not again:
+        return "These numbers are the search's own: the best of several noisy measurements is a little lucky."
+    return f"Measured again {times_text(again)} after it was chosen; these are the fresh numbers."
+
+
+def _readme(study: StudyFile, trial: StoredTrial, again: int) -> str:
     simulated = trial.ran.engine == "simulated"
     mark = "\n**Simulated: these numbers were never measured on an engine.**\n" if simulated else ""
     kept = (
@@ -113,6 +126,6 @@ traffic {study.trace_digest[:12]}:
 
 {promises(study, trial)}
 
-These numbers are the search's own: the best of several noisy measurements is a little lucky.
+{_held(again)}
 `{PROVENANCE}` has everything that was in effect.
 """

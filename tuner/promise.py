@@ -17,6 +17,10 @@ from objectives.measurement import Measurement
 from objectives.repeats import Spread, combine, spreads
 from tuner.records import State, StoredTrial
 
+TOLD_FROM = 3
+"""Degrees of freedom from which intervals of configs measured once take in what differs from run to run. With
+fewer, Student's quantile says little more than that nobody knows yet, and would blur a whole small study."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
@@ -61,10 +65,12 @@ def _standing(first: StoredTrial, again: Sequence[StoredTrial], spread: Mapping[
         if trial.state is State.UNSCORED:
             reason = f"had no score when it was measured again (trial {trial.number}): {trial.reason}"
             return replace(first, state=State.UNSCORED, reason=reason)
-    fresh = _measured(again)
     if first.state is not State.MEASURED or first.measurement is None:
         return first
-    return replace(first, measurement=combine(fresh or [first.measurement], spread))
+    if fresh := _measured(again):
+        return replace(first, measurement=combine(fresh, spread))
+    told = {name: one for name, one in spread.items() if one.freedom >= TOLD_FROM}
+    return replace(first, measurement=combine([first.measurement], told))
 
 
 def _measured(trials: Iterable[StoredTrial]) -> list[Measurement]:

@@ -79,6 +79,15 @@ def test_the_interval_is_students_with_what_repeats_of_all_configs_show_of_runs(
         )
 
 
+def test_two_runs_of_one_config_do_not_blur_the_intervals_of_all_others() -> None:
+    wide, single = promises([trial(1, 8.0), trial(2, 20.0), trial(3, 10.0, 1)])
+    assert goodput(single.standing) == Estimate(value=20.0)
+    estimate = goodput(wide.standing)
+    # One degree of freedom: 12.7 deviations of the two runs, which lie log(10 / 8) / √2 from their mean.
+    reach = math.exp(12.7062047 * math.log(10 / 8) / math.sqrt(2))
+    assert (estimate.low, estimate.high) == pytest.approx((10 / reach, 10 * reach))
+
+
 @pytest.mark.parametrize("order", [(4, 5), (5, 4)])
 def test_a_config_that_failed_when_measured_again_is_on_no_front(order: tuple[int, int]) -> None:
     good, bad = order

@@ -183,3 +183,36 @@ def test_doubt_is_a_variance_and_nought_where_nothing_is_uncertain(
     if all(reach in (None, 0.0) for *_, reach in drawn) and len({d[:2] for d in drawn}) == len(drawn):
         strictly = all(a[0] != b[0] and a[1] != b[1] for a in drawn for b in drawn if a is not b)
         assert not strictly or (found == 0).all()
+
+
+def _studied(seed: int, total: int, noise: float) -> tuple[float, bool]:
+    """A study of made-up configs whose runs differ by so much: the log-error of what is promised of the
+    recommended one, and whether its interval holds the truth."""
+    rng = np.random.default_rng(seed)
+    truths = 8 * np.exp(rng.normal(0, 0.15, total - reserve(total)))
+
+    def run(number: int, config: int, repeats: int | None = None) -> StoredTrial:
+        goodput = float(truths[config] * np.exp(rng.normal(0, noise)))
+        return trial(number, goodput, repeats, around=0.01 * goodput)
+
+    trials = [run(number, number) for number in range(len(truths))]
+    for number in range(len(truths), total):
+        again = next_repeat(seen(*trials), total, NOBODY)
+        assert again is not None
+        trials.append(run(number, again, again))
+    chosen = seen(*trials).recommended
+    assert chosen is not None
+    assert chosen.measurement is not None
+    promised = chosen.measurement.metrics["goodput_rps"]
+    truth = float(truths[chosen.number])
+    assert promised.low is not None
+    assert promised.high is not None
+    return float(np.log(promised.value / truth)), promised.low <= truth <= promised.high
+
+
+@pytest.mark.parametrize("total", [8, 20])
+def test_the_promised_interval_holds_the_truth_about_as_often_as_it_says(total: int) -> None:
+    errors, held = np.array([_studied(seed, total, 0.1) for seed in range(100)]).T
+    # 0.95, less what a binomial of 100 may fall short by in one of a thousand cases.
+    assert held.mean() >= 0.88
+    assert abs(errors.mean()) < 0.035  # the best of so many noisy numbers is 0.08 to 0.11 too high

@@ -223,6 +223,29 @@ def test_a_config_that_was_cancelled_for_good_is_not_asked_again() -> None:
     assert len(set(_run(search, 14, lambda _: given_up))) == 14
 
 
+@ALL_SAMPLERS
+def test_a_config_measured_again_is_one_more_trial_of_it_and_still_not_asked_again(name: str) -> None:
+    search = _search(sampler=name)
+    search.add(0, None, Scored(losses=(-1.0, 0.01)), is_control=True)
+    configs = _run(search, STARTUP_TRIALS)
+    for first, config in ((0, None), (1, configs[0]), (1, configs[0])):
+        number = search.repeat(first, config)
+        assert number == search.length - 1
+        assert [proposal.number for proposal in search.running()] == [number]
+        search.tell(number, Scored(losses=(-2.0, 0.01)))
+    later = _run(search, 3)
+    assert len({*configs, *later}) == STARTUP_TRIALS + 3
+
+
+def test_a_repeat_that_was_cancelled_is_not_asked_as_a_new_config(tmp_path: Path) -> None:
+    search = _search()
+    (config,) = _run(search, 1)
+    for first, repeated in ((0, config), (0, None)):
+        search.cancel(search.repeat(first, repeated))
+    assert search.running() == ()
+    assert search.ask().config != config
+
+
 def test_what_was_told_once_stays_told(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
     search = _search(storage=storage)

@@ -104,6 +104,8 @@ class Order:
     cpus: int = 1
     accelerator: str | None = None
     """Ray's name of the accelerator type the trial must run on; None: any."""
+    percentiles: tuple[int, ...] = ()
+    """Of the latencies, to measure beside the usual ones."""
     gpu_hour_price: float | None = None
     """What one GPU costs for an hour; None: unknown."""
     trust_remote_code: bool = False

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from objectives.measurement import Estimate, Measurement, Mode
-from objectives.metrics import LATENCIES, METRICS, PERCENTILES, STRICT_PERCENTILES, latency_metric
+from objectives.metrics import LATENCIES, METRICS, PERCENTILES, STRICT_ABOVE, latency_metric
 from objectives.slo import Slo
 from objectives.statistics import requests_needed
 from search_spaces.measure import CAPACITY_ONLY
@@ -48,6 +48,8 @@ class Objective:
     description: str
     requests_needed: int = 1
     """Fewest requests of a replay that give it a value."""
+    point: int | None = None
+    """Of a latency's percentile."""
 
     def loss(self, value: float) -> float:
         """The value as something to minimise. Its own inverse: the loss of a loss is the value."""
@@ -70,7 +72,7 @@ def objective(name: str) -> Objective:
             f"holds, or 'goodput{tokens}', what meets it at one speed (measure: fixed)"
         )
     close = difflib.get_close_matches(name, OBJECTIVES, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"objectives are {', '.join(OBJECTIVES)}"
+    hint = f"did you mean {close[0]!r}?" if close else f"objectives are {', '.join(_COMMON)}"
     raise GoalError(f"unknown objective {name!r}; {hint}")
 
 
@@ -96,6 +98,12 @@ class Goal:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(objective.name for objective in self.objectives)
+
+    @property
+    def percentiles(self) -> tuple[int, ...]:
+        """Those of latencies that not every replay measures."""
+        points = {objective.point for objective in self.objectives} - {None, *PERCENTILES}
+        return tuple(sorted(point for point in points if point is not None))
 
     def losses(self, measurement: Measurement) -> tuple[float, ...]:
         """One number an objective, less is better. Raises MissingObjective where one was not measured."""
@@ -175,12 +183,12 @@ def _all_objectives() -> Mapping[str, Objective]:
         )
         for name, metric in rates.items()
     }
-    cost = METRICS["cost_per_million_tokens"]
-    found[cost.name] = Objective(
-        name=cost.name, metric=cost.name, direction="minimise", description=cost.description
-    )
+    for name in ("slo_margin", "cost_per_million_tokens"):
+        found[name] = Objective(
+            name=name, metric=name, direction="minimise", description=METRICS[name].description
+        )
     for latency in LATENCIES:
-        for point in (*PERCENTILES, None):
+        for point in (None, *range(1, 100)):
             metric = latency_metric(latency, point)
             name = metric.removesuffix("_s")
             found[name] = Objective(
@@ -188,10 +196,13 @@ def _all_objectives() -> Mapping[str, Objective]:
                 metric=metric,
                 direction="minimise",
                 description=METRICS[metric].description,
-                requests_needed=requests_needed(point / 100) if point in STRICT_PERCENTILES and point else 1,
+                requests_needed=requests_needed(point / 100) if point and point > STRICT_ABOVE else 1,
+                point=point,
             )
     return MappingProxyType(found)
 
 
 OBJECTIVES: Mapping[str, Objective] = _all_objectives()
-"""Every objective by its name."""
+"""Every objective by its name; latencies at any whole percentile."""
+
+_COMMON = [name for name, wanted in OBJECTIVES.items() if wanted.point in (None, *PERCENTILES)]

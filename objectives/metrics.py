@@ -29,8 +29,10 @@ Unit = Literal[
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 PERCENTILES = (50, 90, 95, 99)
-STRICT_PERCENTILES = (99,)
-"""Left out of a replay with too few requests to bound them, instead of given without an upper end."""
+"""Measured in every replay; others where an objective asks for one."""
+STRICT_ABOVE = 95
+"""Percentiles above this are left out of a replay with too few requests to bound them, instead of given
+without an upper end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,12 @@ _PLAIN: tuple[tuple[str, Unit, Literal[1, -1, 0], str], ...] = (
     ("throughput_rps", "requests/s", 0, "requests answered per second, SLO or not"),
     ("throughput_tokens_per_s", "tokens/s", 0, "output tokens of answered requests per second, SLO or not"),
     ("offered_rps", "requests/s", 0, "requests due per second: what the replay asked for"),
+    (
+        "slo_margin",
+        "ratio",
+        -1,
+        "the SLO's quantile of each request's worst latency over its limit; 1: it just holds",
+    ),
     ("failed_share", "share", -1, "share of requests that failed"),
     ("lateness_p99_s", "s", -1, "how late the client sent, p99: the client's fault, not the engine's"),
     (
@@ -130,7 +138,7 @@ _PLAIN: tuple[tuple[str, Unit, Literal[1, -1, 0], str], ...] = (
 def _all_metrics() -> Mapping[str, Metric]:
     metrics = [Metric(name=n, unit=u, direction=d, description=words) for n, u, d, words in _PLAIN]
     for latency in LATENCIES:
-        for point in (None, *PERCENTILES):
+        for point in (None, *range(1, 100)):
             words = f"{_LATENCY_WORDS[latency]}: {'mean' if point is None else f'p{point}'}"
             name = latency_metric(latency, point)
             metrics.append(Metric(name=name, unit="s", direction=-1, description=words))

@@ -18,7 +18,7 @@ from objectives.bootstrap import Array
 from objectives.counters import growth
 from objectives.histogram import between, bracket
 from objectives.measurement import Histogram, Record, Sample
-from objectives.metrics import PERCENTILES, STRICT_PERCENTILES
+from objectives.metrics import PERCENTILES, STRICT_ABOVE
 from objectives.statistics import requests_needed
 
 OVERHEAD_S = 0.010
@@ -175,7 +175,7 @@ def _timed(latency: _Latency) -> Iterator[str]:
     highest = np.sort(latency.client_s + latency.allowed_s)
     ranked = np.sort(latency.client_s)
     for point in PERCENTILES:
-        if point in STRICT_PERCENTILES and n < requests_needed(point / 100):
+        if point > STRICT_ABOVE and n < requests_needed(point / 100):
             continue
         at = math.ceil(point / 100 * (n - 1))  # the order statistic that is printed: NumPy's "higher"
         above, up_to = bracket(engine, at + 1)

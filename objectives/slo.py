@@ -61,6 +61,16 @@ class Slo:
         pairs = (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s))
         return {f"{name}_{percentile}_ms": limit * 1000 for name, limit in pairs if limit is not None}
 
+    def worst_ratio(self, record: Record) -> float:
+        """The largest of this request's latencies over their limits; infinite for a failed request.
+
+        At most 1 exactly where `met_by`. 0 without limits.
+        """
+        if not record.ok:
+            return math.inf
+        pairs = ((self.ttft_s, record.ttft_s), (self.tpot_s, record.tpot_s), (self.e2e_s, record.e2e_s))
+        return max((took / limit for limit, took in pairs if limit and not math.isnan(took)), default=0.0)
+
     def met_by(self, record: Record) -> bool:
         """Whether this request met every limit. A failed request never does.
 

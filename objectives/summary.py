@@ -1,5 +1,6 @@
 """From what a replay left behind, Records and Samples, to its Measurement. docs/measurement.md says why."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from objectives.bootstrap import Array
 from objectives.counters import growth, ratio, restarted
 from objectives.latency import Gaps, latencies, token_gaps
 from objectives.measurement import Estimate, Measurement, Record, Sample
-from objectives.metrics import LATENCIES, PERCENTILES, STRICT_PERCENTILES, latency_metric
+from objectives.metrics import LATENCIES, PERCENTILES, STRICT_ABOVE, latency_metric
 from objectives.occupancy import occupancy
 from objectives.reconcile import disagreements
 from objectives.slo import Slo
@@ -35,6 +36,7 @@ def summarise(
     seed: int = 0,
     speculates: bool | None = None,
     caveats: Sequence[str] = (),
+    percentiles: Sequence[int] = (),
 ) -> Measurement:
     """Measure one replay.
 
@@ -51,6 +53,7 @@ def summarise(
         seed: of the bootstrap.
         speculates: whether the engine speculates; None where that is not known.
         caveats: what is already known to matter to a reader; first among the warnings.
+        percentiles: of the latencies, whole numbers from 1 to 99, beside those that are always measured.
 
     Raises ValueError without records.
     """
@@ -59,7 +62,8 @@ def summarise(
     ordered = sorted(records, key=lambda record: (record.due_s, record.request))
     span = _span(ordered)
     counted = speculation(samples, ordered)
-    timed = _timed(ordered, seed)
+    points = tuple(sorted({*PERCENTILES, *percentiles}))
+    timed = _timed(ordered, points, seed)
     metrics = {
         **_rates(ordered, slo, seed),
         **{name: estimate for name, estimate in timed.items() if np.isfinite(estimate.value)},
@@ -71,7 +75,7 @@ def summarise(
         failed_requests=sum(not record.ok for record in ordered),
         duration_s=span.length_s,
         accepted_per_position=counted.accepted_per_position,
-        warnings=(*caveats, *_warnings(ordered, samples, timed)),
+        warnings=(*caveats, *_warnings(ordered, samples, timed, points)),
         disagreements=disagreements(ordered, samples),
     )
 
@@ -106,6 +110,8 @@ def _rates(ordered: Sequence[Record], slo: Slo, seed: int) -> dict[str, Estimate
     rate = steady_window(ordered).rate(n)
     attainment = share_estimate(good, seed=seed)
     metrics["slo_attainment"] = attainment
+    if slo.limits() and np.isfinite((margin := _margin(ordered, slo, seed)).value):
+        metrics["slo_margin"] = margin
     tokens = np.array([_tokens(record) for record in ordered], dtype=np.float64)
     token_rate = rate * float(tokens.mean())
     metrics["throughput_rps"] = Estimate(value=rate * float(ok.mean()))
@@ -116,22 +122,37 @@ def _rates(ordered: Sequence[Record], slo: Slo, seed: int) -> dict[str, Estimate
     return metrics
 
 
+def _margin(ordered: Sequence[Record], slo: Slo, seed: int) -> Estimate:
+    """By how much the SLO holds or not: at most 1 exactly where enough requests met it.
+
+    Of n requests, ⌈attainment · n⌉ must meet it, so the margin is that order statistic of each request's
+    worst latency over its limit.
+    """
+    worst = np.array([slo.worst_ratio(record) for record in ordered])
+    n = len(worst)
+    needed = math.ceil(slo.attainment * n - 1e-9)
+    share = (needed - 1) / (n - 1) if n > 1 else 0.5
+    (estimate,) = quantile_estimates(worst, [min(max(share, 1e-12), 1 - 1e-12)], seed=seed)
+    return estimate
+
+
 def _tokens(record: Record) -> int:
     """Output tokens received; of a failed request, those it should have had."""
     return record.tokens_out if record.ok else max(record.tokens_asked, record.tokens_out)
 
 
-def _timed(ordered: Sequence[Record], seed: int) -> dict[str, Estimate]:
+def _timed(ordered: Sequence[Record], points: Sequence[int], seed: int) -> dict[str, Estimate]:
     """Every latency's mean and percentiles, infinite ones included."""
     metrics: dict[str, Estimate] = {}
+    qs = [point / 100 for point in points]
     for latency, values in latencies(ordered).items():
         if len(values):
-            metrics |= _points(latency, len(values), quantile_estimates(values, _QS, seed=seed))
+            metrics |= _points(latency, points, len(values), quantile_estimates(values, qs, seed=seed))
             metrics[latency_metric(latency, None)] = _mean(values, np.ones(len(values)), seed)
     gaps = token_gaps(ordered)
     if len(gaps.gap_s):
-        estimates = clustered_quantile_estimates(gaps.gap_s, gaps.count, gaps.owner, _QS, seed=seed)
-        metrics |= _points("itl", len(np.unique(gaps.owner)), estimates)
+        estimates = clustered_quantile_estimates(gaps.gap_s, gaps.count, gaps.owner, qs, seed=seed)
+        metrics |= _points("itl", points, len(np.unique(gaps.owner)), estimates)
         metrics[latency_metric("itl", None)] = _mean(*_per_request(gaps, len(ordered)), seed)
     late = np.array([record.lateness_s for record in ordered if record.sent_s is not None])
     if len(late):
@@ -139,15 +160,14 @@ def _timed(ordered: Sequence[Record], seed: int) -> dict[str, Estimate]:
     return metrics
 
 
-_QS = tuple(point / 100 for point in PERCENTILES)
-
-
-def _points(latency: str, n: int, estimates: Sequence[Estimate]) -> dict[str, Estimate]:
+def _points(
+    latency: str, points: Sequence[int], n: int, estimates: Sequence[Estimate]
+) -> dict[str, Estimate]:
     """Percentiles by name, without those that `n` requests say too little about."""
     return {
         latency_metric(latency, point): estimate
-        for point, estimate in zip(PERCENTILES, estimates, strict=True)
-        if point not in STRICT_PERCENTILES or n >= requests_needed(point / 100)
+        for point, estimate in zip(points, estimates, strict=True)
+        if point <= STRICT_ABOVE or n >= requests_needed(point / 100)
     }
 
 
@@ -219,7 +239,10 @@ def _bytes_moved(sample: Sample) -> float | None:
 
 
 def _warnings(
-    ordered: Sequence[Record], samples: Sequence[Sample], timed: Mapping[str, Estimate]
+    ordered: Sequence[Record],
+    samples: Sequence[Sample],
+    timed: Mapping[str, Estimate],
+    points: Sequence[int],
 ) -> Iterator[str]:
     n = len(ordered)
     failed = [record for record in ordered if not record.ok]
@@ -232,7 +255,7 @@ def _warnings(
         yield f"left out, as failed requests make them infinite: {', '.join(infinite)}"
     unbounded = [
         point
-        for point in PERCENTILES
+        for point in points
         if n < requests_needed(point / 100)
         and any(latency_metric(latency, point) in timed for latency in LATENCIES)
     ]

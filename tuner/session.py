@@ -218,6 +218,7 @@ def orders(
             gpus=rendered.gpus,
             cpus=space.resources.cpus,
             accelerator=space.resources.accelerator if rendered.gpus else None,
+            percentiles=Goal.of(study.objectives).percentiles,
             gpu_hour_price=space.resources.gpu_hour_price,
             trust_remote_code=space.trust_remote_code,
         )

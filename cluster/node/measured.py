@@ -73,6 +73,7 @@ def _summary(replay: Replay, order: Order, ran: Ran) -> Measurement:
         max_num_seqs=slots if isinstance(slots, int) else None,
         speculates=effective["speculative_config"] is not None if "speculative_config" in effective else None,
         caveats=replay.warnings,
+        percentiles=order.percentiles,
     )
 
 

@@ -1,7 +1,10 @@
 import math
 from time import perf_counter
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from objectives.measurement import Sample
 from objectives.metrics import METRICS
@@ -191,3 +194,50 @@ def test_five_hundred_requests_of_two_hundred_tokens_are_summarised_in_a_moment(
     summarise(records, [], slo=SLO, max_num_seqs=None)
     # About 0.5 s where it was written; the bound only catches a change of order.
     assert perf_counter() - started < 10
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 2), st.floats(0.001, 0.2), st.booleans()), min_size=1, max_size=60),
+    st.sampled_from([0.5, 0.9, 0.95, 0.99]),
+)
+def test_the_margin_is_at_most_one_exactly_where_enough_requests_meet_the_slo(
+    rows: list[tuple[float, float, bool]], attainment: float
+) -> None:
+    slo = Slo(ttft_s=0.7, tpot_s=0.05, attainment=attainment)
+    records = [
+        failed(n, due_s=float(n))
+        if broken and n  # one is answered at least
+        else answered(n, due_s=float(n), ttft_s=ttft_s, gap_s=gap_s)
+        for n, (ttft_s, gap_s, broken) in enumerate(rows)
+    ]
+    met = sum(slo.met_by(record) for record in records)
+    measured = summarise(records, (), slo=slo, max_num_seqs=None)
+    margin = measured.value("slo_margin")
+    holds = met >= attainment * len(records) - 1e-9
+    assert (margin is not None and margin <= 1) == holds
+
+
+def test_the_margin_by_hand() -> None:
+    """Of four requests two must meet the SLO: the second best, by its worse latency, is half over."""
+    slo = Slo(ttft_s=0.1, tpot_s=0.1, attainment=0.5)
+    records = [
+        answered(0, due_s=0.0, ttft_s=0.05, gap_s=0.02),
+        answered(1, due_s=1.0, ttft_s=0.15, gap_s=0.02),
+        answered(2, due_s=2.0, ttft_s=0.01, gap_s=0.30),
+        failed(3, due_s=3.0),
+    ]
+    measured = summarise(records, (), slo=slo, max_num_seqs=None)
+    assert measured.value("slo_margin") == pytest.approx(1.5)
+    assert "slo_margin" not in summarise(records, (), slo=Slo(), max_num_seqs=None).metrics
+
+
+def test_any_percentile_is_measured_where_it_is_asked_for() -> None:
+    records = [answered(n, due_s=float(n), ttft_s=0.01 * (n + 1)) for n in range(50)]
+    usual = summarise(records, (), slo=SLO, max_num_seqs=None)
+    asked = summarise(records, (), slo=SLO, max_num_seqs=None, percentiles=(75, 97))
+    assert usual.value("ttft_p75_s") is None
+    assert asked.value("ttft_p75_s") == pytest.approx(
+        np.percentile(0.01 * np.arange(1, 51), 75, method="higher")
+    )
+    assert asked.value("ttft_p97_s") is None  # 99 requests could bound it
+    assert asked.value("ttft_p95_s") == usual.value("ttft_p95_s")

@@ -29,7 +29,7 @@ class Capacity(Section):
     """Lowest speed tried, times the workload's."""
     highest: float = Field(default=16.0, ge=1, allow_inf_nan=False)
     """Highest speed tried, times the workload's."""
-    repeats: int = Field(default=1, ge=1)
+    repeats: int = Field(default=1, ge=1, le=100)
     """Of the replay at the workload's own speed."""
 
 
@@ -37,7 +37,7 @@ class Fixed(Section):
     """The workload at its own speed."""
 
     kind: Literal["fixed"] = "fixed"
-    repeats: int = Field(default=1, ge=1)
+    repeats: int = Field(default=1, ge=1, le=100)
     """Replays within one engine start."""
 
 

@@ -4,13 +4,14 @@ import re
 
 from cluster.dispatch.dispatch import Dispatch, Inventory
 from cluster.order import Order
+from cluster.traffic.sessions import Sessions
 from cluster.traffic.trace import Trace
 from objectives.economy import COSTS
 from objectives.goal import Goal, GoalError, objective
 from objectives.slo import Slo
 from objectives.statistics import requests_needed
 from search_spaces.arguments import Rendered, render, render_control
-from search_spaces.measure import Capacity
+from search_spaces.measure import Capacity, Closed
 from search_spaces.space import Space
 from tuner.mistakes import Mistake
 
@@ -64,6 +65,15 @@ def check_verdict(space: Space, slo: Slo, trace: Trace) -> None:
         )
     if len({request.arrival_s for request in trace.requests}) == 1:
         raise Mistake(f"{place}, and all requests of the trace are due at once, at any speed; {_WITHOUT}")
+
+
+def check_sessions(space: Space, sessions: Sessions) -> None:
+    """Raise Mistake where turns cannot wait for each other in the load that is measured."""
+    if isinstance(space.measure, Closed) and sessions is Sessions.CAUSAL:
+        raise Mistake(
+            f"{space.source} measures a closed loop, where the next request leaves as any one ends, of "
+            "whichever session; play sessions as recorded (--sessions recorded), or measure another load"
+        )
 
 
 def goal_of(space: Space) -> Goal:

@@ -38,7 +38,14 @@ from tuner.ledger import Ledger
 from tuner.loads import measured_text
 from tuner.mistakes import Mistake
 from tuner.models import local_model
-from tuner.preflight import check_arguments, check_objectives, check_room, check_verdict, goal_of
+from tuner.preflight import (
+    check_arguments,
+    check_objectives,
+    check_room,
+    check_sessions,
+    check_verdict,
+    goal_of,
+)
 from tuner.records import RecordError, StoredTrial, StudyFile, read_trials
 from tuner.sampler import Guidance, Search, sampler_named
 from tuner.sampler.prior import predictor
@@ -195,6 +202,7 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
         )
         study = before or new_study(folder.name, asked, space, goal, workload, origin)
         check_verdict(space, study.slo, trace)
+        check_sessions(space, workload.sessions)
         check_objectives(space, goal, trace)
         order = orders(study, space, workload, simulated=study.engine == "simulated")
         plan = StudyPlan(

@@ -35,8 +35,8 @@ class Loads:
         self.played: list[Played] = []
         """In the order they were played, the void ones left out."""
         self.found: CapacitySearch | None = None
-        self.voids: list[str] = []
-        """Why replays were played again, one sentence each."""
+        self.remarks: list[str] = []
+        """What a reader must know of how the replays went, one sentence each."""
 
     def play(self, endpoint: Endpoint) -> None:
         """Play all that the order asks for. Raises EngineFailure, also where the client was late twice."""
@@ -69,14 +69,15 @@ class Loads:
         replay = self._replay(endpoint, speed, cut=cut)
         doubt = self._doubt(replay)
         if doubt is not None and not (cut and self._holds(replay)):
-            self.voids.append(f"a replay at speed {speed:.4g} was played again: {doubt}")
+            self.remarks.append(f"a replay at speed {speed:.4g} was played again: {doubt}")
             replay = self._replay(endpoint, speed, cut=cut)
         if replay.invalid is None:
             again = replay.disturbed
             return replay if again is None else replace(replay, warnings=(*replay.warnings, again))
         if cut and self._holds(replay):
             # Latency counts from the due time: a late client can break an SLO, never keep it.
-            return replace(replay, warnings=(*replay.warnings, replay.invalid))
+            self.remarks.append(f"the SLO held at speed {speed:.4g}, though {replay.invalid}")
+            return replay
         raise EngineFailure(
             Cause.CLIENT_LATE,
             f"at speed {speed:.4g}, twice in a row: {replay.invalid}",

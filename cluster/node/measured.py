@@ -116,7 +116,7 @@ def _measurement(
         metrics={**base.metrics, **_per_joule([played.replay for played in loads.played[:repeats]])},
         mode=Mode.CLOSED if isinstance(load, ClosedLoop) else Mode.FIXED,
         curve=() if isinstance(load, ClosedLoop) else _by_speed(points),
-        warnings=(*loads.voids, *base.warnings),
+        warnings=(*loads.remarks, *base.warnings),
         disagreements=(*base.disagreements, *_disagreements(points[repeats:], whole[repeats:])),
     )
     if isinstance(load, CapacityLoad):

@@ -9,6 +9,7 @@ from cluster.dispatch.in_process import InProcess
 from cluster.node.simulated import SimulatedEngine
 from cluster.node.vllm_arguments import ArgumentFault, Checked
 from cluster.order import Order
+from cluster.traffic.sessions import Sessions
 from cluster.traffic.trace import Request, Trace
 from cluster.traffic.workload import Workload
 from objectives.goal import Goal
@@ -18,7 +19,14 @@ from search_spaces.measure import Closed, Fixed, Measure
 from search_spaces.space import Space
 from search_spaces.values import Json
 from tuner.mistakes import Mistake
-from tuner.preflight import check_arguments, check_objectives, check_room, check_verdict, goal_of
+from tuner.preflight import (
+    check_arguments,
+    check_objectives,
+    check_room,
+    check_sessions,
+    check_verdict,
+    goal_of,
+)
 
 SPACE = parse_space(
     """
@@ -131,6 +139,14 @@ def test_one_load_may_be_measured_on_any_trace(measure: Measure) -> None:
     space = replace(SPACE, measure=measure)
     check_verdict(space, Slo(), _trace(1))
     check_verdict(space, Slo(ttft_s=0.5, attainment=0.99), _trace(20, apart_s=0.0))
+
+
+def test_turns_cannot_wait_for_each_other_in_a_closed_loop() -> None:
+    closed = replace(SPACE, measure=Closed(concurrency=2))
+    with pytest.raises(Mistake, match="--sessions recorded"):
+        check_sessions(closed, Sessions.CAUSAL)
+    check_sessions(closed, Sessions.RECORDED)
+    check_sessions(SPACE, Sessions.CAUSAL)
 
 
 def _aims(text: str) -> Space:

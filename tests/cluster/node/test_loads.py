@@ -232,7 +232,9 @@ def test_a_compilation_that_comes_again_is_a_warning_and_no_failure(tmp_path: Pa
 def test_an_slo_that_holds_although_the_client_was_late_holds(tmp_path: Path) -> None:
     invalid = itertools.chain([None], itertools.repeat("late"))
     engine = Limited(limit=1e9, invalid=invalid)
-    assert run(engine, CapacityLoad(), tmp_path).measurement.metrics["capacity_speed"].high is None
+    measured = run(engine, CapacityLoad(), tmp_path).measurement
+    assert measured.metrics["capacity_speed"].high is None
+    assert any("held at speed" in warning and "late" in warning for warning in measured.warnings)
     assert len(engine.speeds) == len(set(engine.speeds))
 
 

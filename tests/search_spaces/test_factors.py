@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import chain, combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -140,11 +141,13 @@ def test_each_factor_alone_makes_its_own_difference_and_no_other() -> None:
         assert {factor.name for factor in again} == {f.name for f in factors} - {f.name for f in off}
 
 
-LEAF = st.one_of(st.booleans(), st.integers(0, 3), st.sampled_from(["a", "b"]), st.lists(st.integers(0, 2)))
-ARGUMENTS: st.SearchStrategy[dict[str, Json]] = st.dictionaries(
+LEAF: st.SearchStrategy[Any] = st.one_of(
+    st.booleans(), st.integers(0, 3), st.sampled_from(["a", "b"]), st.lists(st.integers(0, 2))
+)
+ARGUMENTS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from(["x", "y", "max_num_seqs", "speculative_config"]),
     st.recursive(LEAF, lambda inner: st.dictionaries(st.sampled_from("pq"), inner, min_size=1), max_leaves=4),
-)  # type: ignore[assignment]
+)
 
 
 @given(ARGUMENTS, ARGUMENTS)

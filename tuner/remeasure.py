@@ -93,17 +93,20 @@ def settled(seen: FrontView) -> bool:
 
 
 def rivals(seen: FrontView) -> tuple[int, ...]:
-    """Configs whose intervals of the first objective leave open that they are better than the recommended."""
+    """Configs whose intervals of the first objective leave open that they are better than the recommended.
+
+    An end that is not known counts as lying as far away as the other; where neither is, anything may be.
+    """
     chosen = seen.recommended
     if chosen is None or (row := _estimates(seen, chosen)) is None:
         return ()
-    bound = math.inf if row[0].high is None else row[0].high
+    _, bound = _reaching(row[0])
     return tuple(
         trial.number
         for trial in seen.standing
         if trial.number != chosen.number
         and (other := _estimates(seen, trial)) is not None
-        and (other[0].low is None or other[0].low < bound)
+        and _reaching(other[0])[0] < bound
     )
 
 
@@ -150,6 +153,14 @@ def _estimates(seen: FrontView, trial: StoredTrial) -> tuple[Estimate, ...] | No
     if losses(seen.goal, trial) is None or trial.measurement is None:
         return None
     return seen.goal.loss_estimates(trial.measurement)
+
+
+def _reaching(estimate: Estimate) -> tuple[float, float]:
+    """Both ends of an interval, one that is not known mirrored from the other."""
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if low is None:
+        return (-math.inf, math.inf) if high is None else (2 * value - high, high)
+    return low, 2 * value - low if high is None else high
 
 
 def _least_certain(seen: FrontView, under_way: Mapping[int, int]) -> int | None:

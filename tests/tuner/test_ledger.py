@@ -159,6 +159,25 @@ def test_only_the_tags_of_trials_that_came_or_left_change_as_the_front_moves(
     assert [desk.trial_run(number).data.tags["on_front"] for number in (1, 2, 3)] == ["false", "true", "true"]
 
 
+def test_a_repeat_is_a_run_of_its_own_and_the_study_names_what_is_recommended(desk: Desk) -> None:
+    desk.store(1, stories.measured(9.0, 0.04))
+    desk.store(2, stories.measured(8.0, 0.03))
+    outcome = stories.measured(7.0, 0.04)
+    write_outcome(desk.folder, dataclasses.replace(stories.stored(outcome, 3), repeats=1), outcome)
+    assert desk.sync()
+    again, first = desk.trial_run(3), desk.trial_run(1)
+    assert again.data.tags["repeats"] == "1"
+    assert "repeats" not in first.data.tags
+    # Each run has what its trial measured; what they come to is on the study's.
+    assert (first.data.metrics["goodput_rps"], again.data.metrics["goodput_rps"]) == (9.0, 7.0)
+    assert again.data.tags["on_front"] == "false"
+    assert desk.study_run().data.tags["recommended"] == "1"
+    assert desk.study_run().data.tags["front"] == "2"
+    note = desk.study_run().data.tags["mlflow.note.content"]
+    assert "Best by goodput: trial 1, 7 " in note
+    assert "Measured again after they were chosen: trial 1 once; " in note
+
+
 def test_syncing_again_from_another_process_changes_nothing(desk: Desk) -> None:
     desk.store(1, stories.measured())
     desk.store(2, stories.failed())

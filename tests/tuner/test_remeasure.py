@@ -144,6 +144,26 @@ def test_a_recommendation_is_stable_once_it_and_all_that_may_be_better_were_meas
     assert stable(seen(*rivalled, trial(5, 8.9, 4), trial(6, 8.9, 4)))
 
 
+def _ending(number: int, goodput: float, low: float | None, high: float | None) -> StoredTrial:
+    made = trial(number, goodput)
+    assert made.measurement is not None
+    metrics = {
+        **made.measurement.metrics,
+        "goodput_rps": Estimate(value=goodput, low=low, high=high),
+    }
+    return replace(made, measurement=replace(made.measurement, metrics=metrics))
+
+
+def test_an_end_that_is_not_known_is_taken_to_be_as_far_away_as_the_other() -> None:
+    best = [trial(0, 1.0), trial(1, 9.0)]
+    assert rivals(seen(*best, _ending(2, 8.0, 7.5, None))) == ()
+    assert rivals(seen(*best, _ending(2, 8.0, 7.0, None))) == (2,)  # as good as 9, and the best may be 8.9
+    assert rivals(seen(*best, _ending(2, 8.0, None, 9.0))) == (2,)
+    assert rivals(seen(*best, _ending(2, 8.0, None, None))) == (2,)
+    assert rivals(seen(_ending(1, 9.0, None, 9.5), trial(2, 8.45))) == (2,)  # the best may be 8.5
+    assert rivals(seen(_ending(1, 9.0, None, 9.5), trial(2, 8.35))) == ()
+
+
 def _row(value: float, reach: float, second: float, second_reach: float) -> tuple[Estimate, Estimate]:
     ends = ((value, reach), (second, second_reach))
     first, other = (Estimate(value=v, low=v - 1.959964 * r, high=v + 1.959964 * r) for v, r in ends)

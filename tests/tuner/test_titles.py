@@ -113,6 +113,11 @@ def test_the_control_says_that_it_is_one_wherever_it_lies_in_the_space() -> None
     assert trial_title(control, _study()) == "trial 0 · control (engine defaults)"
 
 
+def test_a_repeat_says_whose_config_it_measured() -> None:
+    trial = dataclasses.replace(stories.stored(stories.failed(), 9), repeats=7)
+    assert trial_title(trial, stories.study_file()).startswith("trial 9 (simulated) · 7 again · ")
+
+
 def test_simulated_trials_say_so_even_those_that_never_reached_the_engine() -> None:
     simulated = _study(engine="simulated")
     assert study_title(simulated) == "simulated · tea"

@@ -115,6 +115,8 @@ def front(study: str | None, runs: Path, as_json: bool) -> None:
 @click.option("--trial", type=click.IntRange(min=0), required=True, help="The trial to take apart.")
 @click.option("--factors", help="Factors to switch, by name and comma; all others stay on (default: all).")
 @click.option("--replicates", type=click.IntRange(min=2), help="Runs of each cell (default: 2).")
+@click.option("--acceptance", help="Draw what speculation costs at these synthetic acceptances: 0.2,0.5,0.8.")
+@click.option("--depths", help="Depths to draw it at: 1,3,5 (default: 1, the trial's own and one more).")
 @click.option(
     "--fraction",
     type=click.Choice(["full", "V", "IV"]),
@@ -130,6 +132,8 @@ def ablate(
     trial: int,
     factors: str | None,
     replicates: int | None,
+    acceptance: str | None,
+    depths: str | None,
     fraction: Literal["full", "V", "IV"] | None,
     address: str | None,
     tracking_uri: str | None,
@@ -139,20 +143,31 @@ def ablate(
 ) -> None:
     """Measure what makes a trial of STUDY (default: the latest) what it is, alone and combined.
 
-    Run again, it goes on where it was stopped.
+    With --acceptance: what its speculation costs by depth, and from which acceptance on it pays. Run again,
+    it goes on where it was stopped.
     """
     from tuner import usecases
+    from tuner.ablation.kinds import lines
     from tuner.ablation.plan import Asked
     from tuner.ablation.report import report_json
-    from tuner.ablation.terminal import Progress, report_lines
+    from tuner.ablation.surface.plan import AskedSurface, asked_surface
+    from tuner.ablation.terminal import Progress
 
     # A stop from a scheduler or a service manager is Ctrl-C: what runs is ended, the rest goes on later.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     named = None if factors is None else tuple(name for name in factors.split(",") if name)
+    if acceptance is None and depths is None:
+        wanted: Asked | AskedSurface = Asked(
+            trial=trial, factors=named, replicates=replicates, fraction=fraction
+        )
+    elif factors is None and fraction is None:
+        wanted = asked_surface(trial, acceptance, depths, replicates)
+    else:
+        raise Mistake("--factors and --fraction are of a factorial, which --acceptance and --depths are not")
     found = usecases.ablate(
         usecases.AblationRequest(
             study=study,
-            ablation=Asked(trial=trial, factors=named, replicates=replicates, fraction=fraction),
+            ablation=wanted,
             address=address,
             tracking_uri=tracking_uri,
             runs=runs,
@@ -166,7 +181,7 @@ def ablate(
     if as_json:
         print_json(report_json(found.report))
         return
-    _print(report_lines(found.report))
+    _print(lines(found.report))
     where = f"MLflow has it at {without_passwords(found.tracking_uri)}; " if found.logged else ""
     click.echo(f"{where}it is in {found.folder}")
 

@@ -21,13 +21,13 @@ from search_spaces import describe, load
 from search_spaces.faults import SpaceError
 from search_spaces.space import Space
 from search_spaces.values import Json
-from tuner.ablation.judge import report as ablation_report
-from tuner.ablation.logged import artifacts, family
-from tuner.ablation.plan import Asked, PlannedRun, plan
+from tuner.ablation.kinds import ablation
+from tuner.ablation.plan import Asked, PlannedRun
 from tuner.ablation.report import Report
 from tuner.ablation.run import AblationEvent, cell_order, expected_s, to_do
 from tuner.ablation.run import ablate as run_ablation
-from tuner.ablation.terminal import plan_lines
+from tuner.ablation.surface.plan import AskedSurface
+from tuner.ablation.surface.report import SurfaceReport
 from tuner.ablation.traffic import same_traffic
 from tuner.explain import Explanation
 from tuner.explain import explain as explain_trial
@@ -257,7 +257,7 @@ class AblationRequest:
     """What `tuner ablate` was asked."""
 
     study: str | None
-    ablation: Asked
+    ablation: Asked | AskedSurface
     address: str | None = None
     """Of a Ray cluster; None: a Ray of this machine's own."""
     tracking_uri: str | None = None
@@ -268,7 +268,7 @@ class AblationRequest:
 class Ablated:
     """How an ablation ended."""
 
-    report: Report
+    report: Report | SurfaceReport
     folder: Path
     logged: bool
     """Whether MLflow has everything."""
@@ -289,21 +289,19 @@ def ablate(
         study, _ = trial_of(folder, asked.ablation.trial)
         trials = read_trials(folder)
         space, workload = same_traffic(study)
-        made = plan(asked.ablation, study, space, trials, folder)
+        whole = ablation(asked.ablation, study, space, trials, folder, workload.trace, asked.runs)
+        made = whole.plan
         tracking_uri = asked.tracking_uri or _tracking_uri_of(study, asked.runs)
         left = to_do(made, read_trials(made.folder))
-        for line in plan_lines(made, left=len(left), each_s=expected_s(trials)):
+        for line in whole.plan_lines(left=len(left), each_s=expected_s(trials)):
             show(line)
         if left and not agreed():
             return None
         ledger = Ledger(tracking_uri, artifacts=asked.runs / "mlartifacts", say=show, runs=str(asked.runs))
         base = orders(study, space, workload, simulated=study.engine == "simulated")(0, None)
 
-        def seen() -> Report:
-            return ablation_report(made, read_trials(made.folder), trials, workload.trace, str(asked.runs))
-
         def record(finished: Sequence[StoredTrial], *, over: bool) -> bool:
-            return ledger.write_family(family(made, seen(), finished, drawn=over))
+            return ledger.write_family(whole.family(finished, drawn=over))
 
         if left:
             with _dispatch(study.engine, asked.address) as dispatch:
@@ -316,8 +314,8 @@ def ablate(
                 events = run_ablation(made, trials, lambda run: cell_order(made, base, run), dispatch, record)
                 for event in events:
                     show(event)
-        found = seen()
-        for name, text in artifacts(found).items():
+        found = whole.report()
+        for name, text in whole.artifacts().items():
             (made.folder / name).write_text(text, encoding="utf-8")
         logged = record(read_trials(made.folder), over=True)
     return Ablated(report=found, folder=made.folder, logged=logged, tracking_uri=tracking_uri)

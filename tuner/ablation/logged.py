@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from search_spaces.values import Json
 from tuner.ablation.page import report_html
-from tuner.ablation.plan import DESIGN, REPORT, Plan
+from tuner.ablation.plan import DESIGN, REPORT, Cells, Plan
 from tuner.ablation.report import Report, report_json
 from tuner.ablation.run import to_do
 from tuner.ablation.terminal import report_lines
@@ -46,7 +46,7 @@ def family(plan: Plan, report: Report, finished: Sequence[StoredTrial], *, drawn
             **(artifacts(report) if drawn else {}),
             **({DESIGN: design.read_text(encoding="utf-8")} if design.exists() else {}),
         },
-        members=tuple(_member(plan, trial) for trial in finished),
+        members=tuple(member(plan, trial) for trial in finished),
         started=min((trial.started for trial in finished), default=plan.trial.finished),
         finished=not to_do(plan, finished),
     )
@@ -94,7 +94,7 @@ def _own(plan: Plan, report: Report) -> Entry:
     )
 
 
-def _member(plan: Plan, trial: StoredTrial) -> Member:
+def member(plan: Cells, trial: StoredTrial) -> Member:
     """A run of a cell: all that a trial's run holds, but for what makes it one of the study's own trials."""
     entry = trial_entry(trial, plan.study, trial_note(trial, plan.study), on_front=False)
     run = next(run for run in plan.runs if run.number == trial.number)

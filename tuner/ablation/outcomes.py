@@ -20,12 +20,12 @@ from tuner.ablation.words import matters, promise
 from tuner.loads import mode
 
 _RATES = ("goodput_rps", "throughput_tokens_per_s")
-_TITLES = {
+TITLES = {
     "capacity_rps": "capacity",
     "goodput_rps": "goodput",
     "throughput_tokens_per_s": "throughput",
 }
-_PINNED = 0.97
+PINNED = 0.97
 """Share of the offered requests from which on a cell is taken to keep up."""
 
 
@@ -64,7 +64,7 @@ def _latency(readings: Readings, name: str) -> str:
 
 def _report(readings: Readings, metric: str, effects: Effects) -> OutcomeReport:
     known = METRICS[metric]
-    more_is_better = not metric.endswith("_s") or metric in _TITLES
+    more_is_better = not metric.endswith("_s") or metric in TITLES
     step, many, cells_seen = readings.step(metric), len(readings.plan.names), len(effects.cells) + 1
     cells = {
         readings.plan.name(cell): told
@@ -79,7 +79,7 @@ def _report(readings: Readings, metric: str, effects: Effects) -> OutcomeReport:
     interactions = tuple(
         _interaction(pair, more_is_better, step=step, norm=2 * averaged) for pair in effects.interactions
     )
-    title = _TITLES.get(metric) or _latency_title(metric)
+    title = TITLES.get(metric) or _latency_title(metric)
     return OutcomeReport(
         metric=known.shown,
         title=title,
@@ -156,7 +156,7 @@ def _pinned(readings: Readings, metric: str) -> bool:
     served = "goodput_rps" if metric == "goodput_rps" else "throughput_rps"
     for cell in readings.measured:
         offered, rate = readings.mean(cell, "offered_rps"), readings.mean(cell, served)
-        if not offered or rate is None or rate < _PINNED * offered:
+        if not offered or rate is None or rate < PINNED * offered:
             return False
     return True
 

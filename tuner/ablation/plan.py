@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -52,6 +53,34 @@ class PlannedRun:
     number: int
     block: int
     cell: Cell
+
+
+class Cells(Protocol):
+    """What is measured cell by cell, run after run: a factorial or a cost surface."""
+
+    @property
+    def study(self) -> StudyFile: ...
+    @property
+    def space(self) -> Space: ...
+    @property
+    def trial(self) -> StoredTrial: ...
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Those that are run; the empty one is what all others are held against."""
+
+    @property
+    def runs(self) -> tuple[PlannedRun, ...]: ...
+    def name(self, cell: Cell) -> str: ...
+    def settings(self, cell: Cell) -> Settings: ...
+    def gpus(self, cell: Cell) -> int: ...
+    def levels(self, cell: Cell) -> dict[str, Scalar]:
+        """What is set in the cell, as its run's config."""
+
+    def is_control(self, cell: Cell) -> bool: ...
+    def raw(self) -> dict[str, Json]:
+        """As it is written down before anything runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +150,15 @@ class Plan:
     def gpus(self, cell: Cell) -> int:
         return 0 if self.space.resources.gpus == 0 else gpus_needed(self.settings(cell))
 
+    def levels(self, cell: Cell) -> dict[str, Scalar]:
+        return {name: "on" if name in cell else "off" for name in self.names}
+
+    def is_control(self, cell: Cell) -> bool:
+        return not cell and not self.kept
+
+    def raw(self) -> dict[str, Json]:
+        return _raw(self)
+
 
 def plan(
     asked: Asked, study: StudyFile, space: Space, trials: Sequence[StoredTrial], study_folder: Path
@@ -174,11 +212,11 @@ def plan(
     return drawn
 
 
-def write_design(plan: Plan) -> None:
+def write_design(plan: Cells) -> None:
     """Put the design on disk, whole or not at all."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     part = plan.folder / f".{DESIGN}.part"
-    part.write_text(json.dumps(_raw(plan), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    part.write_text(json.dumps(plan.raw(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     part.replace(plan.folder / DESIGN)
 
 
@@ -316,7 +354,7 @@ def _check_same(plan: Plan, begun: _Begun | None) -> None:
         raise Mistake(
             f"{plan.folder} was begun with {begun.replicates} replicates; ask for as many, or for more"
         )
-    wanted = _raw(plan)
+    wanted = plan.raw()
     differing = [name for name in _DECIDED if begun.raw.get(name) != wanted[name]]
     if differing:
         raise Mistake(

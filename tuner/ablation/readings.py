@@ -74,7 +74,7 @@ class Readings:
         """One a run that measured it; what is not positive, or only a bound, is left out."""
         found = []
         for run, trial in self.runs:
-            value = None if trial.measurement is None else _number(trial.measurement, metric)
+            value = None if trial.measurement is None else reading(trial.measurement, metric)
             if value is not None and value > 0 and not side_of(trial.measurement, metric):
                 found.append(Observation(cell=run.cell, block=run.block, value=value))
         return found
@@ -184,14 +184,15 @@ def cell_reports(readings: Readings) -> Iterator[CellReport]:
             on=tuple(name for name in readings.plan.names if name in cell),
             state=state,
             why=why,
-            runs=tuple(_run_report(run, trial) for run, trial in runs),
-            metrics=_means([trial for _, trial in runs]),
+            runs=tuple(run_report(run, trial) for run, trial in runs),
+            metrics=means([trial for _, trial in runs]),
             accepted_per_position=_positions([trial for _, trial in runs]),
             draft_share=_draft_share(readings, cell),
         )
 
 
-def _run_report(run: PlannedRun, trial: StoredTrial) -> RunReport:
+def run_report(run: PlannedRun, trial: StoredTrial) -> RunReport:
+    """One run's place and end."""
     return RunReport(
         number=run.number,
         block=run.block,
@@ -201,7 +202,8 @@ def _run_report(run: PlannedRun, trial: StoredTrial) -> RunReport:
     )
 
 
-def _means(trials: Sequence[StoredTrial]) -> dict[str, MeanReport]:
+def means(trials: Sequence[StoredTrial]) -> dict[str, MeanReport]:
+    """Every metric that was measured, by its name as people read it."""
     found = {}
     for metric in (*METRICS, STEP):
         values = list(_values(trials, metric))
@@ -218,12 +220,13 @@ def _means(trials: Sequence[StoredTrial]) -> dict[str, MeanReport]:
 
 def _values(trials: Iterable[StoredTrial], metric: str) -> Iterator[float]:
     for trial in trials:
-        value = None if trial.measurement is None else _number(trial.measurement, metric)
+        value = None if trial.measurement is None else reading(trial.measurement, metric)
         if value is not None:
             yield value
 
 
-def _number(measurement: Measurement, metric: str) -> float | None:
+def reading(measurement: Measurement, metric: str) -> float | None:
+    """A metric by its name inside, the time of a step among them; None where it was not measured."""
     if metric != STEP:
         return measurement.value(metric)
     tpot, tokens = measurement.value("tpot_mean_s"), measurement.value("accepted_tokens_per_target_step")

@@ -10,9 +10,12 @@ which they are to be shown.
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from search_spaces.values import Json
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Verdict = Literal["keep", "drop", "trade", "cannot tell"]
 """`trade`: told to help one number and to harm another, so it is the reader's choice."""
@@ -274,8 +277,8 @@ class Report:
     """Of this shape."""
 
 
-def report_json(report: Report) -> dict[str, Json]:
-    """The report as JSON takes it: what is not finite is null."""
+def report_json(report: "DataclassInstance") -> dict[str, Json]:
+    """A report, of an ablation or a cost surface, as JSON takes it: what is not finite is null."""
     found: dict[str, Json] = _plain(asdict(report))
     return found
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from cluster.order import Ran
-from tuner.ablation.plan import Plan
+from tuner.ablation.plan import Cells
 from tuner.ablation.report import SetupReport
 from tuner.loads import sessions
 from tuner.records import StoredTrial, StudyFile
 from tuner.titles import number
 
 
-def setup(plan: Plan, finished: Sequence[StoredTrial]) -> SetupReport:
+def setup(plan: Cells, finished: Sequence[StoredTrial]) -> SetupReport:
     """The setup of the runs that there are."""
     ran = [trial.ran for trial in finished]
     return SetupReport(

@@ -131,6 +131,15 @@ class _Seen:
         found = [bracket(trial.measurement) for _, trial in self.runs]
         return math.log1p(max((one.resolution or 0.0 for one in found if one is not None), default=0.0))
 
+    def batch(self, metric: str) -> float | None:
+        """Mean batch without speculation in the replay that the number is of: a capacity's own, at it."""
+        if not is_capacity(metric):
+            return self.mean(NONE, "batch_mean")
+        found = [bracket(trial.measurement) for trial in self.trials(NONE)]
+        points = [one.held for one in found if one is not None and one.held is not None]
+        batches = [point.metrics["batch_mean"].value for point in points if "batch_mean" in point.metrics]
+        return statistics.fmean(batches) if batches else None
+
     def rate(self) -> str | None:
         """The rate that the load measures and every cell has; else the first that no speculation has."""
         own = mode(self.plan.study) is Mode.CAPACITY
@@ -184,7 +193,7 @@ def _cell(seen: _Seen, cell: Cell, metrics: Sequence[str]) -> SurfaceCellReport:
 
 def _break_even(seen: _Seen, rate: str | None) -> Iterator[BreakEvenReport]:
     judged = [TPOT, *([] if rate is None or seen.pinned(rate) else [rate])]
-    batch = seen.mean(NONE, "batch_mean")
+    batches = {metric: seen.batch(metric) for metric in judged}
     for depth in seen.plan.depths:
         for metric in judged:
             priced = [
@@ -203,8 +212,8 @@ def _break_even(seen: _Seen, rate: str | None) -> Iterator[BreakEvenReport]:
                 acceptance=found.acceptance,
                 low=found.low,
                 high=found.high,
-                batch=batch,
-                sentence=_sentence(depth, title, found, tried, batch),
+                batch=batches[metric],
+                sentence=_sentence(depth, title, found, tried, batches[metric]),
             )
 
 
@@ -300,7 +309,10 @@ def _notes(seen: _Seen, rate: str | None, left: int) -> Iterator[str]:
     if plan.asked.get("method") in ("ngram", "suffix"):
         yield "Where lookup finds no draft there is none to accept: acceptance is of drafts that were found."
     if mode(plan.study) is Mode.CAPACITY:
-        yield "Latencies are those at each cell's own capacity, so TPOT is compared at different rates."
+        yield (
+            "TPOT, steps and batch in the table are of the reference load; a capacity's break-even names the "
+            "batch at that capacity."
+        )
     if rate is not None and seen.pinned(rate):
         yield f"Every cell kept up with the load, so {TITLES[rate]} is the load's own and says nothing."
     if step := (seen.resolution(rate) if rate else 0.0):

@@ -50,7 +50,7 @@ class BreakEvenReport:
     """Where the ends of the ratio's interval cross 1; None where they do so at none between those tried."""
     high: float | None
     batch: float | None
-    """Mean batch without speculation."""
+    """Mean batch without speculation, in the replay that the number is of: a capacity's own, at it."""
     sentence: str
 
 

@@ -1,5 +1,6 @@
 """A cost surface's cells and what they are read as: made-up runs with known ratios, refusals, failures."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.order import Measured, Outcome
+from objectives.measurement import Estimate, LoadPoint, Mode
 from search_spaces.values import Json, Scalar
 from tests.tuner.ablation.desks import THREE, TRIAL, Desk, measured, refused
 from tests.tuner.dispatches import FakeDispatch
@@ -156,6 +158,46 @@ def test_a_draft_is_held_against_a_shallower_depth_by_its_first_positions(tmp_pa
     assert told == [
         "To depth 1 that is as many tokens as a constant 0.90: above the break-even of depth 1 in TPOT."
     ]
+
+
+def test_a_capacity_breaks_even_at_the_batch_at_that_capacity(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, measure={"kind": "capacity"})
+
+    def answer(point: Point | None, block: int) -> Outcome:
+        ratio = 1.0 if point is None else 2 ** (2 * (point.acceptance - 0.5))
+        found = measured(
+            tpot_mean_s=0.02 / ratio, batch_mean=20.0, capacity_rps=4 * ratio, capacity_speed=4 * ratio
+        )
+        curve = (
+            load_point(4 * ratio, held=True, batch=80.0),
+            load_point(4.04 * ratio, held=False, batch=90.0),
+        )
+        return replace(found, measurement=replace(found.measurement, mode=Mode.CAPACITY, curve=curve))
+
+    report = run(desk, answer, plan(desk, depths=(2,)))
+    assert report.rate == "capacity_rps"
+    told = {one.title: one for one in report.break_even}
+    assert {title: one.batch for title, one in told.items()} == {"TPOT": 20, "capacity": pytest.approx(80)}
+    assert told["capacity"].acceptance == pytest.approx(0.5)
+    low, high = told["capacity"].low, told["capacity"].high
+    assert low is not None
+    assert high is not None
+    # One step of 1 % is rounding of both sides: uniform, so its deviation is log(1.01) / √12 on each.
+    half = 1.96 * math.log(1.01) * math.sqrt(2 / 12) / (2 * math.log(2))
+    assert low == pytest.approx(0.5 - half)
+    assert high == pytest.approx(0.5 + half)
+
+
+def load_point(speed: float, *, held: bool, batch: float) -> LoadPoint:
+    return LoadPoint(
+        speed=speed,
+        offered_rps=speed,
+        requests=10,
+        misses=0 if held else 9,
+        held=held,
+        took_s=1.0,
+        metrics={"batch_mean": Estimate(value=batch)},
+    )
 
 
 @pytest.mark.parametrize(

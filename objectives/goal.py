@@ -141,6 +141,8 @@ def violations(measurement: Measurement, slo: Slo) -> dict[str, float]:
 
 
 def _why_missing(wanted: Objective, measurement: Measurement) -> str:
+    if measurement.failed_requests == measurement.requests:
+        return f"none of the {measurement.requests} requests was answered"
     if wanted.name in CAPACITY_ONLY:
         if measurement.mode is not Mode.CAPACITY:
             return f"the trial played a {measurement.mode}, and only measure: capacity looks for it"
@@ -151,8 +153,6 @@ def _why_missing(wanted: Objective, measurement: Measurement) -> str:
         return "it needs GPUs, their price (resources: gpu_hour_price) and tokens that met the SLO"
     if wanted.name == "tokens_per_joule":
         return "no counter of energy could be read on the node"
-    if measurement.failed_requests == measurement.requests:
-        return f"none of the {measurement.requests} requests was answered"
     if measurement.requests < wanted.requests_needed:
         return f"it needs {wanted.requests_needed} requests and the replay has {measurement.requests}"
     failed = measurement.failed_requests

@@ -9,6 +9,7 @@ A replay whose requests take about as long as it lasts never came to a steady st
 could have gone on like that is not to be seen. The less steady it was, the more of its tail counts.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,6 +84,30 @@ def unsettled(records: Sequence[Record]) -> str | None:
         f"{lasted:.3g} s ({took / SETTLED:.3g} s would do): "
         "rates count the time to work them off, and are low"
     )
+
+
+LATE = 1 / 4
+"""Share of the requests, the last ones, whose first tokens tell when a window may as well have ended."""
+
+
+def rate_reach(records: Sequence[Record], window: Window) -> tuple[float, float]:
+    """How far the interval of a window's rate goes down and up from it, over the rate.
+
+    The requests are given, so what varies of their rate is when the window ends: with the first token of a
+    late request, which came as long after it was due as for any of the late ones. The 2.5 % and 97.5 %
+    quantiles of those times are the interval's ends. Nothing for a window that does not end like that.
+    """
+    ordered = sorted((record for record in records if record.ok), key=lambda record: record.due_s)
+    late = ordered[-max(1, math.ceil(LATE * len(ordered))) :]
+    if len(late) < 2:
+        return 0.0, 0.0
+    soon, long = np.quantile([record.ttft_s for record in late], [0.025, 0.975])
+    last_due = max(record.due_s for record in records)
+    usual = float(np.median([record.ttft_s for record in late]))
+    length = window.length_s
+    shortest = max(length - (usual - float(soon)), last_due - window.start_s, length / 2)
+    longest = length + (float(long) - usual)
+    return 1 - length / longest, max(length / shortest - 1, 0.0)
 
 
 def still_growing(records: Sequence[Record]) -> str | None:

@@ -24,7 +24,7 @@ from objectives.statistics import (
     requests_needed,
     share_estimate,
 )
-from objectives.steady import steady_window, unsettled
+from objectives.steady import rate_reach, steady_window, unsettled
 
 
 def summarise(
@@ -107,7 +107,9 @@ def _rates(ordered: Sequence[Record], slo: Slo, seed: int) -> dict[str, Estimate
     if not ok.any():
         return metrics
 
-    rate = steady_window(ordered).rate(n)
+    window = steady_window(ordered)
+    rate = window.rate(n)
+    reach = rate_reach(ordered, window)
     attainment = share_estimate(good, seed=seed)
     metrics["slo_attainment"] = attainment
     if slo.limits() and np.isfinite((margin := _margin(ordered, slo, seed)).value):
@@ -116,10 +118,26 @@ def _rates(ordered: Sequence[Record], slo: Slo, seed: int) -> dict[str, Estimate
     token_rate = rate * float(tokens.mean())
     metrics["throughput_rps"] = Estimate(value=rate * float(ok.mean()))
     metrics["throughput_tokens_per_s"] = Estimate(value=rate * float(tokens[ok].sum()) / n)
-    metrics["goodput_rps"] = attainment.times(rate)
+    metrics["goodput_rps"] = _widened(attainment.times(rate), reach)
     if token_rate > 0:
-        metrics["goodput_tokens_per_s"] = share_estimate(good, tokens, seed=seed).times(token_rate)
+        share = share_estimate(good, tokens, seed=seed)
+        metrics["goodput_tokens_per_s"] = _widened(share.times(token_rate), reach)
     return metrics
+
+
+def _widened(estimate: Estimate, reach: tuple[float, float]) -> Estimate:
+    """An estimate of a share times a rate, with what is not known of the rate.
+
+    The two are independent, so their relative reaches add up by squares.
+
+    Args:
+        reach: how far the rate's interval goes down and up, over the rate.
+    """
+    value = estimate.value
+    if value <= 0 or estimate.low is None or estimate.high is None:
+        return estimate
+    down, up = math.hypot(1 - estimate.low / value, reach[0]), math.hypot(estimate.high / value - 1, reach[1])
+    return Estimate(value=value, low=value * max(1 - down, 0.0), high=value * (1 + up))
 
 
 def _margin(ordered: Sequence[Record], slo: Slo, seed: int) -> Estimate:

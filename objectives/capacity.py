@@ -132,8 +132,9 @@ def capacity_estimate(capacity: float, verdicts: Sequence[Verdicts], attainment:
         verdicts: of every replay that counts, in any order; rates are positive.
         attainment: share of requests that must meet the SLO.
     """
-    ordered = sorted(verdicts, key=lambda verdict: verdict.rate)
-    if not ordered or min(len(verdict.met) for verdict in ordered) < FEWEST:
+    ordered = sorted((verdict for verdict in verdicts if len(verdict.met)), key=lambda verdict: verdict.rate)
+    # A replay that was cut at once decided few requests, all but alike: it still says where it fails.
+    if max((len(verdict.met) for verdict in ordered), default=0) < FEWEST:
         return Estimate(value=capacity)
     rates = np.array([verdict.rate for verdict in ordered])
     counts = np.array([len(verdict.met) for verdict in ordered], dtype=np.float64)

@@ -128,6 +128,14 @@ def test_a_capacity_beyond_the_rates_played_has_no_end_there() -> None:
     assert capacity_estimate(0.0, none, 0.95).low == 0.0
 
 
+def test_a_replay_cut_after_a_handful_of_misses_bounds_the_capacity_all_the_same() -> None:
+    whole, cut = Verdicts(2.0, np.ones(64, dtype=bool)), Verdicts(2.2, np.zeros(4, dtype=bool))
+    estimate = capacity_estimate(2.0, [whole, cut], 0.95)
+    assert estimate.low == 2.0
+    assert estimate.high is not None
+    assert 2.0 < estimate.high <= 2.2
+
+
 def test_a_handful_of_requests_gives_no_interval() -> None:
     estimate = capacity_estimate(2.0, [Verdicts(2.0, np.ones(5, dtype=bool))], 0.95)
     assert (estimate.value, estimate.low, estimate.high) == (2.0, None, None)

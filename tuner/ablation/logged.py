@@ -1,7 +1,7 @@
 """An ablation as MLflow holds it: one run for the whole, one below it for every run of a cell. Pure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from search_spaces.values import Json
@@ -33,17 +33,34 @@ def family(plan: Plan, report: Report, finished: Sequence[StoredTrial], *, drawn
     Args:
         drawn: whether the report's files are among that; they are drawn anew each time.
     """
-    kind = "simulated · " if report.simulated else ""
-    own = f"{plan.study.name}/{plan.folder.name}"
+    return family_of(
+        plan,
+        finished,
+        kind=f"{'simulated · ' if report.simulated else ''}ablation",
+        entry=_own(plan, report),
+        files=artifacts(report) if drawn else {},
+    )
+
+
+def family_of(
+    plan: Cells, finished: Sequence[StoredTrial], *, kind: str, entry: Entry, files: Mapping[str, str]
+) -> Family:
+    """The runs of whatever is measured cell by cell.
+
+    Args:
+        kind: what it is, in words, before its name.
+        entry: of the run for the whole.
+        files: that run's artifacts, beside the design.
+    """
     design = plan.folder / DESIGN
     return Family(
         id=f"{plan.study.id}/{plan.folder.name}",
         study_id=plan.study.id,
         space=plan.study.space_name,
-        title=f"{kind}ablation · {own}",
-        entry=_own(plan, report),
+        title=f"{kind} · {plan.study.name}/{plan.folder.name}",
+        entry=entry,
         artifacts={
-            **(artifacts(report) if drawn else {}),
+            **files,
             **({DESIGN: design.read_text(encoding="utf-8")} if design.exists() else {}),
         },
         members=tuple(member(plan, trial) for trial in finished),

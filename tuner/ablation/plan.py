@@ -71,6 +71,10 @@ class Cells(Protocol):
         """Those that are run; the empty one is what all others are held against."""
 
     @property
+    def refused(self) -> Mapping[Cell, str]:
+        """Those that are not, being known to fail, and why."""
+
+    @property
     def runs(self) -> tuple[PlannedRun, ...]: ...
     def name(self, cell: Cell) -> str: ...
     def settings(self, cell: Cell) -> Settings: ...

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from objectives.metrics import METRICS
-from tuner.ablation.plan import Plan
+from tuner.ablation.plan import Cells, Plan
 from tuner.ablation.report import (
     AliasReport,
     CellReport,
@@ -92,7 +92,12 @@ def plan_lines(plan: Plan, *, left: int, each_s: float | None) -> list[str]:
         f"{kind[plan.design.fraction]}, {len(plan.design.cells)} cells; {plan.replicates} blocks of all "
         f"cells, none on twice in each: {len(plan.runs)} runs, one after the other"
     )
-    lines += [f"not run, known to fail: {plan.name(cell)}: {why}" for cell, why in plan.refused.items()]
+    return lines + left_lines(plan, left=left, each_s=each_s)
+
+
+def left_lines(plan: Cells, *, left: int, each_s: float | None) -> list[str]:
+    """Which cells are known to fail, how many runs are left, and how long they may take."""
+    lines = [f"not run, known to fail: {plan.name(cell)}: {why}" for cell, why in plan.refused.items()]
     if left < len(plan.runs):
         lines.append(f"{len(plan.runs) - left} of them are not to be run any more")
     if each_s is None:

@@ -3,10 +3,9 @@
 import json
 from collections.abc import Sequence
 
-from tuner.ablation.logged import member
-from tuner.ablation.plan import DESIGN, REPORT
+from tuner.ablation.logged import family_of
+from tuner.ablation.plan import REPORT
 from tuner.ablation.report import report_json
-from tuner.ablation.run import to_do
 from tuner.ablation.surface.plan import SurfacePlan
 from tuner.ablation.surface.report import SurfaceReport
 from tuner.ablation.surface.terminal import surface_lines
@@ -31,22 +30,12 @@ def surface_family(
     Args:
         drawn: whether the report's files are among that.
     """
-    kind = "simulated · " if report.simulated else ""
-    own = f"{plan.study.name}/{plan.folder.name}"
-    design = plan.folder / DESIGN
-    return Family(
-        id=f"{plan.study.id}/{plan.folder.name}",
-        study_id=plan.study.id,
-        space=plan.study.space_name,
-        title=f"{kind}cost surface · {own}",
+    return family_of(
+        plan,
+        finished,
+        kind=f"{'simulated · ' if report.simulated else ''}cost surface",
         entry=_own(plan, report),
-        artifacts={
-            **(surface_artifacts(report) if drawn else {}),
-            **({DESIGN: design.read_text(encoding="utf-8")} if design.exists() else {}),
-        },
-        members=tuple(member(plan, trial) for trial in finished),
-        started=min((trial.started for trial in finished), default=plan.trial.finished),
-        finished=not to_do(plan, finished),
+        files=surface_artifacts(report) if drawn else {},
     )
 
 

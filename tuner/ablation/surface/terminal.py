@@ -9,7 +9,7 @@ from rich.table import Table
 from tuner.ablation.report import EffectReport
 from tuner.ablation.surface.plan import SurfacePlan
 from tuner.ablation.surface.report import SurfaceCellReport, SurfaceReport
-from tuner.ablation.terminal import about
+from tuner.ablation.terminal import left_lines
 from tuner.ablation.words import times
 from tuner.titles import number
 
@@ -24,14 +24,7 @@ def surface_plan_lines(plan: SurfacePlan, *, left: int, each_s: float | None) ->
         f"{len(plan.points)} cells; {plan.replicates} blocks of all cells, no speculation twice in each: "
         f"{len(plan.runs)} runs, one after the other",
     ]
-    lines += [f"not run, known to fail: {plan.name(cell)}: {why}" for cell, why in plan.refused.items()]
-    if left < len(plan.runs):
-        lines.append(f"{len(plan.runs) - left} of them are not to be run any more")
-    if each_s is None:
-        lines.append(f"{left} runs; how long they take is not known")
-    else:
-        lines.append(f"{left} runs of about {about(each_s)}: about {about(left * each_s)}")
-    return lines
+    return lines + left_lines(plan, left=left, each_s=each_s)
 
 
 def surface_lines(report: SurfaceReport) -> list[str]:

@@ -21,14 +21,16 @@ class Cause(enum.StrEnum):
     DIED_UNDER_LOAD = "died under load"
     STUCK = "stuck"
     SETTINGS_DIFFER = "effective settings differ"
+    GPU_HELD = "GPU memory held"
+    """By somebody else, from before the engine started."""
     CLIENT_LATE = "client late"
     LOST_NODE = "lost node"
     CANCELLED = "cancelled"
 
     @property
     def blames_config(self) -> bool:
-        """Whether the failure says something about the config (the last three say nothing)."""
-        return self not in (Cause.CLIENT_LATE, Cause.LOST_NODE, Cause.CANCELLED)
+        """Whether the failure says something about the config (the last four say nothing)."""
+        return self not in (Cause.GPU_HELD, Cause.CLIENT_LATE, Cause.LOST_NODE, Cause.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

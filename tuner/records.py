@@ -27,6 +27,7 @@ from typing import Any, Self
 from cluster.order import Cause, Measured, Order, Outcome, Ran
 from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
 from objectives.slo import Slo
+from search_spaces.artefact import artefact
 from search_spaces.values import Json, Scalar
 from tuner.mistakes import Mistake
 from tuner.redaction import redacted_environment, redacted_settings, redacted_text, without_passwords
@@ -94,6 +95,11 @@ class StoredTrial:
     finished: datetime
     tuner_version: str
     schema: int = SCHEMA
+
+    @property
+    def artefact(self) -> str:
+        """Fingerprint of what of its config can change what the model answers."""
+        return artefact(self.model, self.arguments, self.environment).fingerprint
 
     @classmethod
     def of(

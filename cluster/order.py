@@ -21,6 +21,8 @@ class Cause(enum.StrEnum):
     DIED_UNDER_LOAD = "died under load"
     STUCK = "stuck"
     SETTINGS_DIFFER = "effective settings differ"
+    LOST_TWICE = "lost node twice"
+    """Two nodes in a row: one may die of anything, a second one of this config."""
     GPU_HELD = "GPU memory held"
     """By somebody else, from before the engine started."""
     CLIENT_LATE = "client late"
@@ -106,6 +108,8 @@ class Order:
     cpus: int = 1
     accelerator: str | None = None
     """Ray's name of the accelerator type the trial must run on; None: any."""
+    node: str | None = None
+    """Name of the node it must run on; None: any."""
     percentiles: tuple[int, ...] = ()
     """Of the latencies, to measure beside the usual ones."""
     gpu_hour_price: float | None = None

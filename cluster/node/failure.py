@@ -62,7 +62,7 @@ def error_lines(log: str) -> Iterator[str]:
 
     A pydantic error has its message on the second line; its first only counts the faults.
     """
-    lines = [_PREFIX.sub("", line) for line in log.splitlines()]
+    lines = [bare(line) for line in log.splitlines()]
     for line, following in zip(lines, [*lines[1:], ""], strict=False):
         if refused := _USAGE.match(line):
             yield refused["message"]
@@ -74,10 +74,15 @@ def error_lines(log: str) -> Iterator[str]:
                 yield told["message"] if told else line.strip()
 
 
+def bare(line: str) -> str:
+    """A log line without what vLLM's logger puts before it: process, level, time, place."""
+    return _PREFIX.sub("", line)
+
+
 def last_line(log: str) -> str:
     """The last thing that the engine said, for a failure without an error."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return shortened(_PREFIX.sub("", lines[-1])) if lines else "its log is empty"
+    return shortened(bare(lines[-1])) if lines else "its log is empty"
 
 
 def shortened(line: str) -> str:

@@ -23,6 +23,18 @@ def gpu_memory_used_mib() -> tuple[int, ...]:
     return tuple(int(text) for text in _nvidia("memory.used") if text.isdecimal())
 
 
+def gpu_memory_mib() -> tuple[tuple[int, int], ...]:
+    """(used, total) of each GPU that this process may use, MiB; empty where there is none to ask about."""
+    rows = [row.split(", ") for row in _nvidia("memory.used,memory.total")]
+    return tuple((int(row[0]), int(row[1])) for row in rows if all(text.isdecimal() for text in row))
+
+
+def gpu_holders() -> tuple[tuple[int, int], ...]:
+    """(pid, MiB) of each process that holds memory of those GPUs, as far as the driver tells."""
+    rows = [row.split(", ") for row in _nvidia("pid,used_memory", about="compute-apps")]
+    return tuple((int(row[0]), int(row[1])) for row in rows if all(text.isdecimal() for text in row))
+
+
 def memory_kills() -> int:
     """How many processes of this control group the kernel has killed for memory so far.
 
@@ -38,11 +50,12 @@ def memory_kills() -> int:
     return 0
 
 
-def _nvidia(field: str) -> tuple[str, ...]:
+def _nvidia(fields: str, *, about: str = "gpu") -> tuple[str, ...]:
+    """Rows of `nvidia-smi --query-…`, fields apart by ", "."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and not visible.strip(" -1"):  # hidden: "" or "-1"
         return ()
-    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", f"--query-{about}={fields}", "--format=csv,noheader,nounits"]
     if visible:
         command += ["-i", visible]
     try:

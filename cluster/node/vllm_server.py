@@ -21,6 +21,7 @@ from cluster.node.energy import energy_counter
 from cluster.node.engine import LOG_NAME, EngineFailure, Replay
 from cluster.node.excerpt import excerpt
 from cluster.node.failure import Phase, diagnose, last_line, port_was_taken
+from cluster.node.gpu_memory import wait_for_room
 from cluster.node.guarded import GuardedProcess
 from cluster.node.hardware import gpu_memory_used_mib, hardware_name, memory_kills
 from cluster.node.processes import listening_inodes, listens_alone
@@ -29,6 +30,7 @@ from cluster.node.scrape import Scraper
 from cluster.node.secrecy import hide, secret_values, without_secrets
 from cluster.node.server_api import ServerApi, Unreachable, free_port
 from cluster.node.shards import ClientLost, processes_for, ready
+from cluster.node.start_progress import StartProgress
 from cluster.node.warm_up import ROUNDS, compiled, until_steady
 from cluster.node.watch import Stopped
 from cluster.order import Cause, Limits, Order, Ran
@@ -67,10 +69,17 @@ class VllmEngine:
     @contextmanager
     def serve(self, order: Order, folder: Path) -> Iterator["VllmEndpoint"]:
         """Start, wait until ready, check what is in effect; stop on leaving. Raises EngineFailure."""
+        if (held := wait_for_room(order)) is not None:
+            raise EngineFailure(Cause.GPU_HELD, held)
         memory_before = gpu_memory_used_mib()
         try:
             with _started(order, folder) as endpoint:
                 yield endpoint
+        except EngineFailure as failure:
+            # Somebody may have come meanwhile, and then it was not the config that was too large.
+            if failure.cause is Cause.OUT_OF_MEMORY and (held := wait_for_room(order)) is not None:
+                failure.cause, failure.reason = Cause.GPU_HELD, f"{failure.reason}: {held}"
+            raise
         finally:
             _wait_for_memory(memory_before)
 
@@ -309,17 +318,17 @@ class VllmEndpoint:
 
     def wait_until_ready(self) -> None:
         """Raises EngineFailure where the engine exits, or says nothing for too long; _PortTaken."""
-        size, moved_at = -1, time.monotonic()
         stall_s = self._order.limits.start_stall_s
+        progress = StartProgress(self._log, lambda: self._process.pids)
         while not self._is_up():
             if not self._process.alive:
                 raise self._failed_start()
-            written, now = self._log.stat().st_size, time.monotonic()
-            if written != size:
-                size, moved_at = written, now
-            elif now - moved_at > stall_s:
-                reason = f"no health and no new line in its log for {stall_s:g} s; the last: "
-                raise EngineFailure(Cause.HANG_AT_START, reason + last_line(self.log_text()))
+            if progress.stalled_s() > stall_s:
+                raise EngineFailure(
+                    Cause.HANG_AT_START,
+                    f"no health, nothing new in its log and next to nothing read for {stall_s:g} s; "
+                    f"the last: {last_line(self.log_text())}",
+                )
             time.sleep(_READY_POLL_S)
 
     def _is_up(self) -> bool:

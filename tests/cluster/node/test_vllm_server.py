@@ -135,7 +135,9 @@ def test_an_engine_that_refuses_its_arguments_fails_with_its_own_words(
 def test_an_engine_that_says_nothing_more_hangs(order: MakeOrder, tmp_path: Path) -> None:
     failure = failure_of(order(say=["loading weights"], hang=True, start_stall_s=1.0), tmp_path)
     assert failure.cause is Cause.HANG_AT_START
-    assert failure.reason == "no health and no new line in its log for 1 s; the last: loading weights"
+    assert failure.reason == (
+        "no health, nothing new in its log and next to nothing read for 1 s; the last: loading weights"
+    )
     assert not (tmp_path / RECORD_NAME).exists()
 
 
@@ -143,8 +145,17 @@ def test_an_engine_that_goes_on_talking_may_take_longer_than_the_limit(
     order: MakeOrder, tmp_path: Path
 ) -> None:
     began = time.monotonic()
-    with VllmEngine().serve(order(say=["working"] * 8, say_every_s=0.3, start_stall_s=1.5), tmp_path):
+    shards = [f"Loading shards: {done}/8" for done in range(8)]
+    with VllmEngine().serve(order(say=shards, say_every_s=0.3, start_stall_s=1.5), tmp_path):
         assert time.monotonic() - began > 2.4
+
+
+def test_an_engine_that_repeats_itself_for_ever_hangs(order: MakeOrder, tmp_path: Path) -> None:
+    line = "INFO 11-30 09:00:{:02} [shm_broadcast.py:681] No available shared memory broadcast block found."
+    said = [line.format(second) for second in range(60)]
+    failure = failure_of(order(say=said, say_every_s=0.3, start_stall_s=1.2), tmp_path)
+    assert failure.cause is Cause.HANG_AT_START
+    assert failure.reason.endswith("the last: No available shared memory broadcast block found.")
 
 
 def test_a_setting_that_is_not_in_effect_fails_the_trial_and_is_told(

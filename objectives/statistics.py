@@ -20,7 +20,6 @@ from objectives.measurement import Estimate, Record
 
 CONFIDENCE = 0.95
 _TAIL = (1 - CONFIDENCE) / 2
-_Z = float(ndtri(1 - _TAIL))
 
 FEWEST = 10
 """Below this many requests no bootstrap interval is given: there is too little to resample."""
@@ -149,15 +148,16 @@ def ratio_estimate(above: Array, below: Array, *, seed: int = 0) -> Estimate:
     return _estimate(value, min(low, value), max(high, value))
 
 
-def wilson(share: float, n: float) -> tuple[float, float]:
-    """95 % score interval of a share seen in n independent trials; sane at 0 and 1, where others are not.
+def wilson(share: float, n: float, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Score interval of a share seen in n independent trials; sane at 0 and 1, where others are not.
 
     Source: E. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927.
     """
     if not n > 0 or not 0 <= share <= 1:
         raise ValueError(f"a share between 0 and 1 of a positive number, got {share} of {n}")
-    spread = _Z * math.sqrt(share * (1 - share) / n + (_Z / (2 * n)) ** 2)
-    centre, scale = share + _Z**2 / (2 * n), 1 + _Z**2 / n
+    z = float(ndtri((1 + confidence) / 2))
+    spread = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    centre, scale = share + z**2 / (2 * n), 1 + z**2 / n
     # Rounding must not push the ends past what was seen.
     return min(max((centre - spread) / scale, 0.0), share), max(min((centre + spread) / scale, 1.0), share)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.traffic.workload import Workload
+from objectives.answers import Answers, Tokens, Unanswered
 from objectives.measurement import LoadPoint, Measurement, Record, Sample
 from objectives.slo import Slo
 from search_spaces.values import Json
@@ -91,6 +92,17 @@ Load = FixedLoad | CapacityLoad | ClosedLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What to ask the engine for the sake of quality, once its replays are over."""
+
+    prompts: tuple[Tokens, ...]
+    tokens: int
+    """Longest continuation of each."""
+    continuations: tuple[Tokens, ...] | None = None
+    """The reference's, prompt by prompt; None where this trial's own are to be the reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """Everything a node needs to run one trial."""
 
@@ -115,6 +127,8 @@ class Order:
     gpu_hour_price: float | None = None
     """What one GPU costs for an hour; None: unknown."""
     trust_remote_code: bool = False
+    probe: Probe | None = None
+    """None where the quality of what it serves is known, or not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +149,8 @@ class Ran:
     start_s: float | None = None
     """Engine start to ready."""
     replay_s: float | None = None
+    probe_s: float | None = None
+    """What asking for the sake of quality took, once the replays were over; None: nothing was asked."""
     total_s: float | None = None
     """Whole trial on the node, engine stopped and memory given back."""
 
@@ -159,6 +175,8 @@ class Measured:
     ran: Ran
     steps: tuple[Step, ...] = ()
     """Further replays, in the order they were played."""
+    answers: Answers | Unanswered | None = None
+    """To the order's probe; None where it had none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from objectives.measurement import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityVerdict:
-    """How one artefact answers, beside the reference. Estimates are means over prompts, with 95 % intervals."""
+    """How one artefact answers, beside the reference. Estimates have 95 % intervals over prompts."""
 
     artefact: str
     """Its fingerprint (`search_spaces.artefact`)."""

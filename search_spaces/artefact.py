@@ -1,7 +1,7 @@
-"""What of a config can change what a model answers: its artefact, and which part of that should change nothing.
+"""What of a config can change what a model answers: its artefact; and which part of that should change nothing.
 
-Every setting counts unless it is known not to: a setting that nobody has heard of may do anything. Two configs
-of one artefact answer alike but for rounding, so one check of quality serves both.
+Every setting counts unless it is known not to: one that nobody has heard of may do anything. Two configs of
+one artefact answer alike but for rounding, so one check of quality serves both.
 """
 
 import hashlib
@@ -106,7 +106,12 @@ _NEUTRAL_SPECULATION = frozenset(
 )
 """How deep it drafts and how it looks a draft up: the same code at another depth is the same artefact."""
 
-_LOSSY_SPECULATION = ("rejection_sample_method", "synthetic_acceptance_rates", "synthetic_acceptance_rate")
+_LOSSY_SPECULATION = (
+    "rejection_sample_method",
+    "synthetic_acceptance_rates",
+    "synthetic_acceptance_length",
+    "synthetic_acceptance_rate",
+)
 """How a draft is accepted: the one part of speculation that may be asked to change answers."""
 
 _NEUTRAL_ENVIRONMENT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_LOGGING_LEVEL")
@@ -175,9 +180,11 @@ def artefact(model: str, arguments: Mapping[str, Json], environment: Mapping[str
             lossless[name] = value
         else:
             lossy[name] = value
-    for name, text in environment.items():
-        if name not in _NEUTRAL_ENVIRONMENT and not name.startswith(_NEUTRAL_BEGINNINGS):
-            lossy[name] = text
+    lossy |= {
+        name: text
+        for name, text in environment.items()
+        if name not in _NEUTRAL_ENVIRONMENT and not name.startswith(_NEUTRAL_BEGINNINGS)
+    }
     return Artefact(lossy=_pairs(lossy), lossless=_pairs(lossless))
 
 

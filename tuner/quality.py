@@ -1,4 +1,4 @@
-"""What a study knows of its artefacts' quality: verdicts as they lie in the folders of the trials that were asked.
+"""What a study knows of its artefacts' quality: verdicts, in the folders of the trials that were asked.
 
     runs/<study>/trials/0007/quality.json   the verdict on the trial's artefact, or why there is none
                             /answers.json   what the engine answered

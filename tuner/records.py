@@ -295,6 +295,7 @@ def _shown(ran: Ran) -> Ran:
         effective=redacted_settings(ran.effective),
         start_s=ran.start_s,
         replay_s=ran.replay_s,
+        probe_s=ran.probe_s,
         total_s=ran.total_s,
     )
 

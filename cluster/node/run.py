@@ -12,8 +12,10 @@ from cluster.node.engine import LOG_NAME, Endpoint, Engine, EngineFailure
 from cluster.node.excerpt import excerpt
 from cluster.node.loads import Loads
 from cluster.node.measured import measured, steps_before_failure
+from cluster.node.probe import ask
 from cluster.node.secrecy import hide, secret_values
 from cluster.order import Failed, Order, Outcome, Ran
+from objectives.answers import Answers, Unanswered
 
 
 def run_trial(order: Order, engine: Engine, folder: Path) -> Outcome:
@@ -26,12 +28,16 @@ def run_trial(order: Order, engine: Engine, folder: Path) -> Outcome:
     """
     run = _Run(order, engine.name, folder)
     loads = Loads(order)
+    answers: Answers | Unanswered | None = None
     try:
         with engine.serve(order, folder) as endpoint:
             run.started(endpoint)
             endpoint.warm_up(order.workload)
             with run.replaying():
                 loads.play(endpoint)
+            if order.probe is not None:
+                with run.probing():
+                    answers = ask(endpoint, order.probe)
     except EngineFailure as failure:
         ran = run.ran(failure.ran)
         return Failed(
@@ -42,7 +48,7 @@ def run_trial(order: Order, engine: Engine, folder: Path) -> Outcome:
             samples=failure.samples,
             steps=steps_before_failure(loads, order, ran),
         )
-    return measured(loads, order, run.ran())
+    return replace(measured(loads, order, run.ran()), answers=answers)
 
 
 class _Run:
@@ -71,6 +77,14 @@ class _Run:
             yield
         finally:
             self._known = replace(self._known, replay_s=time.perf_counter() - began_s)
+
+    @contextmanager
+    def probing(self) -> Iterator[None]:
+        began_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._known = replace(self._known, probe_s=time.perf_counter() - began_s)
 
     def ran(self, of_failure: Ran | None = None) -> Ran:
         """All of it, with the log, once the engine has stopped."""

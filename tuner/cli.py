@@ -13,6 +13,7 @@ import tuner
 from tuner.mistakes import Mistake
 from tuner.options import JSON, RUNS, print_json
 from tuner.redaction import without_passwords
+from tuner.report_commands import report
 from tuner.trace_commands import trace
 
 EXIT_FAILURE = 1
@@ -261,6 +262,7 @@ def space_show(reference: str, as_json: bool) -> None:
 
 
 main.add_command(trace)
+main.add_command(report)
 
 
 def _print(lines: list[str]) -> None:

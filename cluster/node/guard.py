@@ -10,9 +10,9 @@ every orphan below it, starts the command in a process group of its own, and end
 - its standard input closes or its parent changes: the trial's process is gone, kill -9 included,
 - it gets SIGTERM, SIGINT or SIGHUP.
 
-It exits only when nothing below it is left, and takes along what the tree left in its temporary folder:
-vLLM leaves sockets and files there for its workers to meet at. If the guard itself is killed, the kernel
-kills the command (PR_SET_PDEATHSIG), and the session's id in the record finds the rest.
+It exits only when nothing below it is left, and takes along what the tree left in its temporary folder and
+in shared memory: vLLM leaves sockets and files there for its workers to meet at. If the guard itself is
+killed, the kernel kills the command (PR_SET_PDEATHSIG), and the session's id in the record finds the rest.
 
 Standard library only: it must start in a blink and take no memory worth counting.
 """
@@ -29,13 +29,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from cluster.node.processes import Process, descendants, process, session_members
+from cluster.node.processes import Process, descendants, ignores, process, session_members
 from cluster.node.secrecy import without_secrets
+from cluster.node.shared_memory import mapped, remove_unmapped
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -47,6 +49,12 @@ another process holding its write end (a fork of the trial's process without exe
 SWEEP_POLL_S = 0.05
 ORPHAN_GRACE_S = 5.0
 """The most grace for what outlives the command or the trial: it has nobody left to work for."""
+HURRY = b"!"
+"""Written into the guard's standard input before it closes: somebody waits for the end."""
+HURRY_GRACE_S = 1.0
+TRACKER_GRACE_S = 1.0
+"""Left to those who ignore SIGTERM, once the others are killed. Python's resource trackers do: they remove
+the shared memory of the dead, and end by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +95,15 @@ def sweep(record: GuardRecord, wait_s: float = 10.0) -> bool:
 
     What it left in its temporary folder goes as well.
     """
-    deadline = time.monotonic() + wait_s
+    began = time.monotonic()
+    segments: frozenset[Path] = frozenset()
     while left := record.ours:
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + wait_s:
             return False
-        for one in left:
-            _send(one.pid, signal.SIGKILL)
+        segments |= mapped(one.pid for one in left)
+        _kill(left, trackers=time.monotonic() > began + TRACKER_GRACE_S)
         time.sleep(SWEEP_POLL_S)
+    remove_unmapped(segments)
     shutil.rmtree(record.scratch, ignore_errors=True)
     return True
 
@@ -109,27 +119,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guard(asked.command, asked.log, asked.record, asked.grace, asked.directory)
 
 
-def guard(command: Sequence[str], log: Path, record: Path, grace_s: float, directory: Path) -> int:
-    """Run the command until it ends or must end; return its exit status with nothing left running."""
+class Child(Protocol):
+    """The command while it runs; what the guard asks of a Popen."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+
+
+def guard(
+    command: Sequence[str],
+    log: Path,
+    record: Path,
+    grace_s: float,
+    directory: Path,
+    *,
+    start: Callable[[str], Child] | None = None,
+    owned: Callable[[], bool] | None = None,
+) -> int:
+    """Run the command until it ends or must end; return its exit status with nothing left running.
+
+    Args:
+        start: starts the command, given the tree's temporary folder; None: runs it.
+        owned: whether the trial's process is there still; None: whether it is this one's parent.
+    """
     parent = os.getppid()
+    owned = owned or (lambda: os.getppid() == parent)
     with contextlib.suppress(PermissionError):  # started from a shell, we lead a group already
         os.setsid()
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    wake = _signals_as_bytes()
+    wake = signals_as_bytes()
     with tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True) as scratch:
         try:
-            child = _start(command, log, directory, scratch)
+            child = start(scratch) if start else _start(command, log, directory, scratch)
         except OSError as error:
             print(f"cannot start {command[0]}: {error.strerror}", file=sys.stderr)
             return 127
         try:
             _write_record(record, child, command, scratch)
-            _wait(child, parent, wake)
+            if _wait(child, owned, wake):
+                grace_s = min(grace_s, HURRY_GRACE_S)
         finally:
-            orphaned = child.poll() is not None or os.getppid() != parent
-            _end_all(child, min(grace_s, ORPHAN_GRACE_S) if orphaned else grace_s)
+            if child.poll() is not None or not owned():
+                grace_s = min(grace_s, ORPHAN_GRACE_S)
+            _end_all(child, grace_s)
             record.unlink(missing_ok=True)
-    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+    status = child.wait()
+    return status if status >= 0 else 128 - status
 
 
 def die_with_parent(pid: int) -> None:
@@ -144,7 +183,7 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
-def _signals_as_bytes() -> int:
+def signals_as_bytes() -> int:
     """A descriptor that becomes readable with a signal's number when it arrives, so none is missed."""
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -167,7 +206,7 @@ def _start(command: Sequence[str], log: Path, directory: Path, scratch: str) -> 
         )
 
 
-def _write_record(path: Path, child: subprocess.Popen[bytes], command: Sequence[str], scratch: str) -> None:
+def _write_record(path: Path, child: Child, command: Sequence[str], scratch: str) -> None:
     guard_itself, started = process(os.getpid()), process(child.pid)
     assert guard_itself is not None
     assert started is not None  # not reaped yet, so /proc has it, if only as a zombie
@@ -184,39 +223,49 @@ def _write_record(path: Path, child: subprocess.Popen[bytes], command: Sequence[
     partial.replace(path)
 
 
-def _wait(child: subprocess.Popen[bytes], parent: int, wake: int) -> None:
-    """Return when the command has exited, when the trial's process is gone, or when told to stop."""
-    while child.poll() is None and os.getppid() == parent:
+def _wait(child: Child, owned: Callable[[], bool], wake: int) -> bool:
+    """Return when the command has exited, the trial's process is gone, or somebody says stop; in a hurry?"""
+    while child.poll() is None and owned():
         ready, _, _ = select.select([wake, sys.stdin], [], [], PARENT_POLL_S)
-        if sys.stdin in ready and not os.read(sys.stdin.fileno(), 1):
-            return
+        if sys.stdin in ready:
+            return os.read(sys.stdin.fileno(), 1) == HURRY
         if wake in ready and set(os.read(wake, 1024)) - {signal.SIGCHLD}:
-            return
+            return False
         _reap_orphans(child)
+    return False
 
 
-def _end_all(child: subprocess.Popen[bytes], grace_s: float) -> None:
+def _end_all(child: Child, grace_s: float) -> None:
     """SIGTERM to everything below, SIGKILL once the grace is over, until nothing is left."""
     deadline = time.monotonic() + grace_s
     asked: set[int] = set()
+    segments: frozenset[Path] = frozenset()
     while left := _left(child):
-        late = time.monotonic() > deadline
+        segments |= mapped(one.pid for one in left if one.pid not in asked)
+        if time.monotonic() > deadline:
+            _kill(left, trackers=time.monotonic() > deadline + TRACKER_GRACE_S)
         for one in left:
-            if late:
-                _send(one.pid, signal.SIGKILL)
-            elif one.pid not in asked:
+            if one.pid not in asked:
                 _send(one.pid, signal.SIGTERM)
         asked |= {one.pid for one in left}
         time.sleep(SWEEP_POLL_S)
     child.wait()
+    remove_unmapped(segments)
 
 
-def _left(child: subprocess.Popen[bytes]) -> tuple[Process, ...]:
+def _kill(left: Sequence[Process], *, trackers: bool) -> None:
+    """SIGKILL, to those who ignore SIGTERM only where `trackers` says so."""
+    for one in left:
+        if trackers or not ignores(one.pid, signal.SIGTERM):
+            _send(one.pid, signal.SIGKILL)
+
+
+def _left(child: Child) -> tuple[Process, ...]:
     _reap_orphans(child)
     return tuple(one for one in descendants(os.getpid()) if not one.zombie)
 
 
-def _reap_orphans(child: subprocess.Popen[bytes]) -> None:
+def _reap_orphans(child: Child) -> None:
     """Collect exited processes that were re-parented to us; the command itself is Popen's to collect."""
     child.poll()
     while (exited := _next_exited()) is not None and exited != child.pid:

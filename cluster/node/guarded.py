@@ -1,5 +1,6 @@
 """The trial's end of a guard: start a command under it, ask whether it lives, end it and all below it."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cluster.node.guard import GuardRecord, read_record, sweep
+from cluster.node.guard import HURRY, GuardRecord, read_record, sweep
 from cluster.node.processes import is_running
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -67,14 +68,15 @@ class GuardedProcess:
         try:
             self._wait_for_record()
         except BaseException:
-            self.stop()
+            self.stop(hurry=True)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        # Whatever went wrong, the engine has nothing to end in order, and the trial or a person waits for it.
+        self.stop(hurry=kind is not None)
 
     @property
     def alive(self) -> bool:
@@ -92,12 +94,19 @@ class GuardedProcess:
         """The command's, 128 + n where signal n ended it; None until everything below it has ended too."""
         return None if self._guard is None else self._guard.poll()
 
-    def stop(self) -> int | None:
-        """End the command and everything below it; return its exit status. Twice does no harm."""
+    def stop(self, *, hurry: bool = False) -> int | None:
+        """End the command and everything below it; return its exit status. Twice does no harm.
+
+        Args:
+            hurry: hardly wait for it to end by itself.
+        """
         if self._guard is None:
             return None
-        if self._guard.stdin is not None:
-            self._guard.stdin.close()
+        if self._guard.stdin is not None and not self._guard.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+                if hurry:
+                    self._guard.stdin.write(HURRY)
+                self._guard.stdin.close()
         try:
             self._guard.wait(self._grace_s + _GUARD_SLACK_S)
         except subprocess.TimeoutExpired:

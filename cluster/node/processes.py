@@ -57,6 +57,16 @@ def is_running(pid: int, started: int) -> bool:
     return found is not None and found.started == started and not found.zombie
 
 
+def ignores(pid: int, signal: int) -> bool:
+    """Whether the process has said that it does not mind this signal. False where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    masks = [row.split()[1] for row in text.splitlines() if row.startswith("SigIgn:")]
+    return any(int(mask, 16) >> (signal - 1) & 1 for mask in masks)
+
+
 def descendants(pid: int) -> tuple[Process, ...]:
     """Children, their children and so on, zombies too, without the process itself."""
     children: dict[int, list[Process]] = {}

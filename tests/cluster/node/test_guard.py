@@ -1,13 +1,14 @@
 """Processes that stand for an engine: shell and Python one-liners with children, no vLLM."""
 
 import json
+import mmap
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from cluster.node.guard import GuardRecord, read_record, sweep
 from cluster.node.guarded import PACKAGE_ROOT, RECORD_NAME, GuardedProcess
 from cluster.node.processes import descendants, process
+from cluster.node.shared_memory import SEGMENTS, remove_unmapped
 
 TREE = "sleep 300 & sleep 300 & echo up; wait"
 """A command with two children."""
@@ -94,6 +96,69 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     assert 0.5 <= time.monotonic() - began < 5
     assert running(pids) == []
     assert engine.exit_status == 128 + signal.SIGKILL
+
+
+def test_what_fails_is_ended_at_once_whatever_the_grace(tmp_path: Path) -> None:
+    """A cancelled trial, an engine that hangs: somebody waits for its end."""
+    began = 0.0
+    pids: tuple[int, ...] = ()
+    with pytest.raises(KeyboardInterrupt), guarded(tmp_path, STUBBORN, grace_s=60) as engine:
+        assert wait_until(lambda: up(tmp_path))
+        pids = engine.pids
+        began = time.monotonic()
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < 30  # a second each for the polite and the stubborn, on a busy machine
+    assert len(pids) >= 3
+    assert running(pids) == []
+
+
+SEGMENT = """
+import mmap, signal, sys
+with open(sys.argv[1], "w+b") as file:
+    file.truncate(4096)
+    memory = mmap.mmap(file.fileno(), 4096)
+print("up", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def segment() -> Iterator[Path]:
+    path = SEGMENTS / f"tuner-test-{os.getpid()}"
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_shared_memory_goes_with_the_processes_that_held_it_unless_another_does(
+    tmp_path: Path, segment: Path
+) -> None:
+    with guarded(tmp_path, f"exec {sys.executable} -c '{SEGMENT}' {segment}"):
+        assert wait_until(lambda: up(tmp_path))
+        with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+            remove_unmapped([segment])
+            assert segment.exists()
+    assert not segment.exists()
+
+
+TRACKED = """
+import signal, subprocess, sys
+tracker = "import signal, sys as s; signal.signal(15, 1); print(flush=True); s.stdin.read(); open(s.argv[1], 'w')"
+words = [sys.executable, "-c", tracker, sys.argv[1]]
+child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("up", flush=True)
+while True: signal.pause()
+"""
+
+
+def test_who_tidies_up_after_the_killed_has_the_time_to(tmp_path: Path) -> None:
+    """As Python's resource trackers do, which ignore SIGTERM and end when their process has."""
+    (tmp_path / "tracked.py").write_text(TRACKED)
+    script = f"exec {sys.executable} {tmp_path / 'tracked.py'} {tmp_path / 'tidy'}"
+    with guarded(tmp_path, script, grace_s=0.1):
+        assert wait_until(lambda: up(tmp_path))
+    assert (tmp_path / "tidy").exists()
 
 
 def test_children_that_outlive_the_command_are_ended(tmp_path: Path) -> None:

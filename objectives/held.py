@@ -1,11 +1,11 @@
 """Whether a promised number holds on other traffic: one-sided tests with a stated rate of false alarms. Pure.
 
-A promise is the number of one noisy run, and of one stretch of traffic. Under the null hypothesis that it is
-true, the run that it was made by is one more draw from what the verifying runs are drawn from, each with
-traffic of its own. So what is looked at is a new observation beside the mean of R others, whose difference has
-the variance of one of them times 1 + 1/R and Student's distribution with R - 1 degrees of freedom (the
-prediction interval of one future observation: G. Hahn, W. Meeker, "Statistical Intervals", 1991, section 4.7).
-Numbers are compared as logarithms of ratios to the control on the same traffic, which takes most of what the
+A promise is the number of one noisy run, and of one stretch of traffic. Under the null hypothesis that it
+is true, the run that it was made by is one more draw from what the verifying runs are drawn from, each with
+traffic of its own. So a new observation is looked at beside the mean of R others: their difference has the
+variance of one of them times 1 + 1/R, and Student's distribution with R - 1 degrees of freedom (the
+prediction interval of one future observation: G. Hahn, W. Meeker, "Statistical Intervals", 1991). Numbers
+are compared as logarithms of ratios to the control on the same traffic, which takes most of what the
 traffic does out of them.
 
 docs/verify.md says what is promised and what the tests were found to do.

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import click
 
 import tuner
+from tuner.interrupts import stops_in_order
 from tuner.mistakes import Mistake
 from tuner.options import JSON, RUNS, print_json
 from tuner.redaction import without_passwords
@@ -82,10 +82,9 @@ def search(as_json: bool, **asked: Any) -> None:
     from tuner.session import SearchRequest
     from tuner.terminal import Progress, front_lines, next_steps
 
-    # A stop from a scheduler or a service manager is Ctrl-C: trials are ended, the study can go on.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = Progress(say=lambda line: click.echo(line, err=as_json))
-    found = usecases.search(SearchRequest(**asked), progress.show)
+    with stops_in_order():
+        found = usecases.search(SearchRequest(**asked), progress.show)
     if as_json:
         print_json(front_json(found.view))
         return
@@ -154,8 +153,6 @@ def ablate(
     from tuner.ablation.surface.plan import AskedSurface, asked_surface
     from tuner.ablation.terminal import Progress
 
-    # A stop from a scheduler or a service manager is Ctrl-C: what runs is ended, the rest goes on later.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     named = None if factors is None else tuple(name for name in factors.split(",") if name)
     if acceptance is None and depths is None:
         wanted: Asked | AskedSurface = Asked(
@@ -165,18 +162,16 @@ def ablate(
         wanted = asked_surface(trial, acceptance, depths, replicates)
     else:
         raise Mistake("--factors and --fraction are of a factorial, which --acceptance and --depths are not")
-    found = usecases.ablate(
-        usecases.AblationRequest(
-            study=study,
-            ablation=wanted,
-            address=address,
-            tracking_uri=tracking_uri,
-            runs=runs,
-        ),
-        Progress(say=lambda line: click.echo(line, err=as_json)).show,
-        # Asked of a person only: a script has made up its mind.
-        lambda: yes or not sys.stdin.isatty() or click.confirm("start?", default=True, err=as_json),
+    request = usecases.AblationRequest(
+        study=study, ablation=wanted, address=address, tracking_uri=tracking_uri, runs=runs
     )
+    with stops_in_order():
+        found = usecases.ablate(
+            request,
+            Progress(say=lambda line: click.echo(line, err=as_json)).show,
+            # Asked of a person only: a script has made up its mind.
+            lambda: yes or not sys.stdin.isatty() or click.confirm("start?", default=True, err=as_json),
+        )
     if found is None:
         return
     if as_json:

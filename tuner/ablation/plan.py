@@ -55,7 +55,25 @@ class PlannedRun:
     cell: Cell
 
 
-class Cells(Protocol):
+class Runs(Protocol):
+    """What is run one after the other, whatever for: `tuner.ablation.run` needs no more than this."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def runs(self) -> tuple[PlannedRun, ...]:
+        """A run of the empty cell failing by its own fault ends them all."""
+
+    def name(self, cell: Cell) -> str: ...
+    def levels(self, cell: Cell) -> dict[str, Scalar]:
+        """What is set in the cell, as its run's config."""
+
+    def is_control(self, cell: Cell) -> bool: ...
+    def raw(self) -> dict[str, Json]:
+        """As it is written down before anything runs."""
+
+
+class Cells(Runs, Protocol):
     """What is measured cell by cell, run after run: a factorial or a cost surface."""
 
     @property
@@ -65,8 +83,6 @@ class Cells(Protocol):
     @property
     def trial(self) -> StoredTrial: ...
     @property
-    def folder(self) -> Path: ...
-    @property
     def cells(self) -> tuple[Cell, ...]:
         """Those that are run; the empty one is what all others are held against."""
 
@@ -74,17 +90,8 @@ class Cells(Protocol):
     def refused(self) -> Mapping[Cell, str]:
         """Those that are not, being known to fail, and why."""
 
-    @property
-    def runs(self) -> tuple[PlannedRun, ...]: ...
-    def name(self, cell: Cell) -> str: ...
     def settings(self, cell: Cell) -> Settings: ...
     def gpus(self, cell: Cell) -> int: ...
-    def levels(self, cell: Cell) -> dict[str, Scalar]:
-        """What is set in the cell, as its run's config."""
-
-    def is_control(self, cell: Cell) -> bool: ...
-    def raw(self) -> dict[str, Json]:
-        """As it is written down before anything runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +223,7 @@ def plan(
     return drawn
 
 
-def write_design(plan: Cells) -> None:
+def write_design(plan: Runs) -> None:
     """Put the design on disk, whole or not at all."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     part = plan.folder / f".{DESIGN}.part"

@@ -18,7 +18,7 @@ from cluster.order import Failed, Order, Outcome
 from objectives.factorial import Cell
 from search_spaces.arguments import Rendered
 from tuner import __version__
-from tuner.ablation.plan import Cells, PlannedRun, write_design
+from tuner.ablation.plan import Cells, PlannedRun, Runs, write_design
 from tuner.first_speed import begun_at, first_speed
 from tuner.models import localised
 from tuner.records import StoredTrial, read_trials, write_outcome
@@ -82,7 +82,7 @@ class Recorder(Protocol):
         """`over`: nothing more runs now, so what they show is to be drawn."""
 
 
-def to_do(plan: Cells, finished: Sequence[StoredTrial]) -> tuple[PlannedRun, ...]:
+def to_do(plan: Runs, finished: Sequence[StoredTrial]) -> tuple[PlannedRun, ...]:
     """The runs that are left, in order.
 
     A cell that failed, by its own fault and without ever being measured, is left out of later blocks; where
@@ -95,7 +95,7 @@ def to_do(plan: Cells, finished: Sequence[StoredTrial]) -> tuple[PlannedRun, ...
     return tuple(run for run in plan.runs if run.number not in done and run.cell not in failed)
 
 
-def lost_cells(plan: Cells, finished: Sequence[StoredTrial]) -> dict[Cell, StoredTrial]:
+def lost_cells(plan: Runs, finished: Sequence[StoredTrial]) -> dict[Cell, StoredTrial]:
     """Cells that the engine would not run or not survive, with the run that told so."""
     cells = {run.number: run.cell for run in plan.runs}
     measured = {cells[trial.number] for trial in finished if trial.measurement and trial.number in cells}
@@ -138,7 +138,7 @@ def cell_order(plan: Cells, base: Order, run: PlannedRun) -> Order:
 
 
 def ablate(
-    plan: Cells,
+    plan: Runs,
     trials: Sequence[StoredTrial],
     order: Callable[[PlannedRun], Order],
     dispatch: Dispatch,
@@ -171,7 +171,7 @@ def ablate(
 
 @dataclass(slots=True)
 class _Driver:
-    plan: Cells
+    plan: Runs
     trials: Sequence[StoredTrial]
     order: Callable[[PlannedRun], Order]
     dispatch: Dispatch

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from cluster.node.facts import NodeFacts
+from cluster.node.model_files import ModelName
 from cluster.node.vllm_arguments import Checked
 from cluster.order import Order, Outcome
 from search_spaces.values import Json
@@ -34,10 +36,27 @@ class Dispatch(Protocol):
         """How many orders of this size can run at once; 0 if not even one can."""
         ...
 
+    def nodes(self, order: Order) -> tuple[str, ...]:
+        """Names of the nodes that such an order can run on, in a lasting order.
+
+        Empty where nodes are not told apart: then an order's `node` means nothing."""
+        ...
+
+    def facts(self, models: tuple[ModelName, ...] = ()) -> tuple[NodeFacts, ...]:
+        """What each node says it has, by name, and what it has of these models.
+
+        Empty where nothing can be said. A node that does not answer is left out."""
+        ...
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a person should hear of nodes, one sentence each, since this was last asked."""
+        ...
+
     def submit(self, order: Order) -> None: ...
 
     def next(self, timeout_s: float | None = None) -> tuple[int, Outcome] | None:
-        """The number and outcome of an order that has ended; None after `timeout_s` without one.
+        """The number and outcome of an order that has ended; None after `timeout_s` without one, or earlier
+        where there are remarks.
 
         Raises:
             LookupError: nothing is under way.

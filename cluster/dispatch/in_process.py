@@ -8,6 +8,8 @@ from typing import Self
 
 from cluster.dispatch.dispatch import Inventory
 from cluster.node.engine import Engine
+from cluster.node.facts import NodeFacts
+from cluster.node.model_files import ModelName
 from cluster.node.run import run_trial
 from cluster.node.simulation.argument_names import check_names
 from cluster.node.vllm_arguments import Checked
@@ -28,6 +30,15 @@ class InProcess:
 
     def capacity(self, order: Order) -> int:
         return 1
+
+    def nodes(self, order: Order) -> tuple[str, ...]:
+        return ()
+
+    def facts(self, models: tuple[ModelName, ...] = ()) -> tuple[NodeFacts, ...]:
+        return ()
+
+    def remarks(self) -> tuple[str, ...]:
+        return ()
 
     def submit(self, order: Order) -> None:
         self._waiting.append(order)

@@ -1,12 +1,14 @@
 """Trials as Ray tasks, on this machine or on a cluster. The only home of ray."""
 
 import logging
+import math
 import os
 import subprocess
 import tempfile
+import time
 import warnings
-from collections import Counter
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,20 +23,33 @@ import ray
 import ray._private.worker
 import ray.exceptions
 from ray._raylet import Config  # type: ignore[attr-defined]  # its stub is not whole
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import (
+    NODE_ID_LABEL_KEY as _NODE_ID,
+)
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 import cluster
 import objectives
 import search_spaces
 from cluster.dispatch.address import check_listens
 from cluster.dispatch.dispatch import DispatchError, Inventory
+from cluster.dispatch.placing import Node, choose, cpus_of, named, room
+from cluster.dispatch.preparing import Models, Need, Preparing
 from cluster.dispatch.probe import AUTH_MODE, TOKEN_ADVICE, auth_mode, has_token
 from cluster.dispatch.reaper import start_reaper
 from cluster.node.engine import Engine
+from cluster.node.facts import NodeFacts, node_facts
+from cluster.node.model_files import ModelMissing, ModelName, ModelState, fetch, models_of, state_of
 from cluster.node.run import run_trial
 from cluster.node.simulation.argument_names import check_names
 from cluster.node.vllm_arguments import Checked, EngineMissing, check_arguments
-from cluster.order import Cause, Failed, Order, Outcome
+from cluster.order import Cause, Failed, Order, Outcome, Ran
+from cluster.traffic.trace import Trace
 from search_spaces.values import Json
 
 _OBJECT_STORE_BYTES = 256 * 2**20
@@ -56,36 +71,71 @@ _CANCEL_S = 30.0
 """How long a trial may take to stop its engine politely before its worker is killed."""
 
 
-def _run(order: Order, engine: Engine) -> Outcome:
+_LOOK_S = 2.0
+"""How often it is asked whether the nodes of what is under way still live: Ray leaves a task that waits for a
+dead node waiting."""
+_NODES_S = 1.0
+"""How long what Ray said of the nodes is taken to hold."""
+_FACTS_S = 90.0
+"""How long a node may take to say what it has: Ray starts a worker, and unpacks our code for it, first."""
+
+_LOST = (
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.RaySystemError,
+    ray.exceptions.TaskUnschedulableError,
+    ray.exceptions.LocalRayletDiedError,
+)
+"""What Ray raises for a task that died with its worker or node."""
+
+_NO_TRACE = Trace(requests=())
+
+
+def _run(order: Order, trace: Trace, engine: Engine) -> Outcome:
+    whole = replace(order, workload=replace(order.workload, trace=trace))
     with tempfile.TemporaryDirectory(prefix="tuner-trial-") as folder:
-        return run_trial(order, engine, Path(folder))
+        return run_trial(whole, engine, Path(folder))
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    id: str
-    """Ray's own, hexadecimal."""
-    has: dict[str, float]
-    """Resources by Ray's names, whoever uses them now."""
-
-    @property
-    def cpus(self) -> float:
-        return self.has.get("CPU", 0.0)
+def _missing(models: tuple[ModelName, ...]) -> tuple[ModelName, ...]:
+    """Those that this node would have to fetch. Raises ModelMissing for a path that is not here."""
+    for model in models:
+        if state_of(model) is ModelState.MISSING:
+            raise ModelMissing(f"no folder {model} on this node", everywhere=False)
+    return tuple(model for model in models if state_of(model) is ModelState.TO_FETCH)
 
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    number: int
-    node: str | None
-    """The node that the trial has to itself; None where Ray picks one."""
+    """An order that was sent to a node."""
+
+    order: Order
+    node: Node
+    group: PlacementGroup | None
+    """What reserves its GPUs."""
 
 
-# A fresh process each: nothing of one trial is left in the next, and Ray itself never runs one twice.
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A node that was asked what it has of some models, or to fetch them."""
+
+    need: Need
+    node: Node
+    fetching: bool
+    began_s: float
+
+
+# A fresh process for what an engine runs in: nothing of one trial is left in the next, and Ray itself never
+# runs one twice.
 _task = ray.remote(max_calls=1, max_retries=0)
+# What leaves nothing behind shares workers: starting one takes a second of CPU.
+_light_task = ray.remote(max_retries=0)
 
 
 class OnRay:
-    """A Dispatch over Ray. Each trial is one task that reserves its GPUs, or a whole node where it has none.
+    """A Dispatch over Ray. Each trial is one task on a node that is picked here: it reserves its GPUs there
+    by a placement group, or takes the whole node where a real engine has none.
 
     Args:
         engine: what serves; pickled to the nodes.
@@ -103,6 +153,14 @@ class OnRay:
         self._engine = engine
         self._local = address is None
         self._under_way: dict[ray.ObjectRef[Outcome], _UnderWay] = {}
+        self._asked: dict[ray.ObjectRef[Any], _Asked] = {}
+        self._preparing = Preparing()
+        self._taken: defaultdict[str, float] = defaultdict(float)
+        self._shares: dict[int, tuple[str, float]] = {}
+        self._ended: deque[tuple[int, Outcome]] = deque()
+        self._said: list[str] = []
+        self._sent_trace: tuple[Trace, ray.ObjectRef[Trace]] | None = None
+        self._seen: tuple[float, tuple[Node, ...]] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
         # It says at every start that tokens are on, which is as it should be.
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
@@ -161,71 +219,215 @@ class OnRay:
         total = _resources()
         prefix = "accelerator_type:"
         return Inventory(
-            nodes=len(_nodes()),
+            nodes=len(self._nodes()),
             cpus=total.get("CPU", 0.0),
             gpus=total.get("GPU", 0.0),
             accelerators=tuple(sorted(n.removeprefix(prefix) for n in total if n.startswith(prefix))),
         )
 
     def capacity(self, order: Order) -> int:
-        return sum(self._room(order, node) for node in _nodes())
+        return sum(self._room(order, node) for node in self._nodes())
 
-    def _room(self, order: Order, node: _Node) -> int:
-        """How many such orders run on this node at once."""
-        if order.accelerator and f"accelerator_type:{order.accelerator}" not in node.has:
+    def nodes(self, order: Order) -> tuple[str, ...]:
+        return tuple(node.name for node in self._nodes() if self._room(order, node))
+
+    def facts(self, models: tuple[ModelName, ...] = ()) -> tuple[NodeFacts, ...]:
+        nodes = self._nodes()
+        if self._local:
+            return tuple(_known(node_facts(models), node) for node in nodes)
+        task: Any = _light_task(node_facts)
+        asked = {task.options(**_at(node)).remote(models): node for node in nodes}
+        done, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_FACTS_S)
+        for ref in silent:
+            ray.cancel(ref, force=True)
+            self._said.append(f"node {asked[ref].name} does not answer")
+        found = []
+        for ref in done:
+            try:
+                found.append(_known(ray.get(ref), asked[ref]))
+            except ray.exceptions.RayError as error:
+                self._said.append(f"node {asked[ref].name} cannot say what it has: {_first_line(error)}")
+        return tuple(sorted(found, key=lambda facts: facts.name))
+
+    def remarks(self) -> tuple[str, ...]:
+        said, self._said = tuple(self._said), []
+        return said
+
+    def _nodes(self) -> tuple[Node, ...]:
+        """Every node alive."""
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > _NODES_S:
+            self._seen = (now, _nodes())
+        return self._seen[1]
+
+    def _room(self, order: Order, node: Node) -> int:
+        if Need(node.id, self._models(order)) in self._preparing.unfit:
             return 0
-        by_cpus = int(node.cpus // _cpus(order))
-        if order.gpus:
-            return min(by_cpus, int(node.has.get("GPU", 0.0) // order.gpus))
-        return min(by_cpus, 1) if self._needs_a_node(order) else by_cpus
+        return room(order, node, alone=self._is_vllm)
 
-    def _needs_a_node(self, order: Order) -> bool:
+    @property
+    def _is_vllm(self) -> bool:
         # vLLM on CPUs spreads over every core it sees, so two on one node would measure each other.
-        return self._engine.name == "vllm" and not order.gpus
+        return self._engine.name == "vllm"
 
-    def _place(self, order: Order) -> tuple[dict[str, Any], str | None]:
-        """Task options, and the node that the task has to itself.
-
-        A task can't ask Ray for "all CPUs of a node, however many they are", so the node is picked here:
-        the one where fewest of our own trials are or wait. All of its CPUs are then asked for, so that
-        the trial waits for other people's work there to end.
-        """
-        options: dict[str, Any] = {"num_cpus": _cpus(order), "num_gpus": order.gpus}
-        if order.accelerator:
-            options["accelerator_type"] = order.accelerator
-        if not self._needs_a_node(order):
-            return options, None
-        fitting = [node for node in _nodes() if self._room(order, node)]
-        if not fitting:
-            raise DispatchError(f"no node of the cluster has {_cpus(order):g} CPUs for a trial")
-        taken = Counter(flight.node for flight in self._under_way.values())
-        node = min(fitting, key=lambda node: taken[node.id])
-        options["num_cpus"] = node.cpus
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node.id, soft=False)
-        return options, node.id
+    def _models(self, order: Order) -> Models:
+        """What a node must have for it; nothing for an engine that loads no model."""
+        return models_of(order.model, order.arguments) if self._is_vllm else ()
 
     def submit(self, order: Order) -> None:
-        options, node = self._place(order)
-        ref = _task(_run).options(**options).remote(order, self._engine)
-        self._under_way[ref] = _UnderWay(order.number, node)
+        nodes = [node for node in self._nodes() if self._room(order, node)]
+        chosen = choose(order, nodes, self._taken, alone=self._is_vllm)
+        if chosen is None:
+            self._ended.append((order.number, self._nowhere(order)))
+            return
+        node, share = chosen
+        self._shares[order.number] = (node.id, share)
+        self._taken[node.id] += share
+        need = Need(node.id, self._models(order))
+        if not need.models or need in self._preparing.ready or self._is_here(need.models):
+            self._launch(order, node)
+        elif self._preparing.wait(need, order):
+            self._ask(need, node)
+
+    def _is_here(self, models: Models) -> bool:
+        """Whether this machine, all of our own Ray, surely has them."""
+        return self._local and all(model.is_path and Path(model.name).is_dir() for model in models)
+
+    def _nowhere(self, order: Order) -> Failed:
+        reason = self._preparing.reason(self._models(order))
+        if reason is not None:
+            return Failed(cause=Cause.INVALID_ARGUMENT, reason=reason)
+        where = f"node {order.node} is gone" if order.node else "no node has room for it"
+        return Failed(cause=Cause.LOST_NODE, reason=where, ran=Ran(node=order.node))
+
+    def _launch(self, order: Order, node: Node) -> None:
+        """Send it to the node, which has the models."""
+        options, group = self._reserved(order, node)
+        task = _light_task if self._engine.name == "simulated" else _task
+        sent = replace(order, workload=replace(order.workload, trace=_NO_TRACE))
+        ref = task(_run).options(**options).remote(sent, self._trace(order), self._engine)
+        self._under_way[ref] = _UnderWay(order, node, group)
+
+    def _reserved(self, order: Order, node: Node) -> tuple[dict[str, Any], PlacementGroup | None]:
+        """Task options that give it what it takes of the node."""
+        if not order.gpus:
+            # All CPUs of a node are asked for, so that the trial waits for other people's work there to end.
+            return _at(node, cpus=node.cpus if self._is_vllm else cpus_of(order)), None
+        bundle = {"CPU": cpus_of(order), "GPU": float(order.gpus)}
+        group = placement_group([bundle], "STRICT_PACK", bundle_label_selector=[{_NODE_ID: node.id}])
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+        asked = {"num_cpus": cpus_of(order), "num_gpus": order.gpus, "scheduling_strategy": strategy}
+        return asked, group
+
+    def _trace(self, order: Order) -> "ray.ObjectRef[Trace]":
+        """The order's trace where every node finds it: all orders of a study have the same one."""
+        trace = order.workload.trace
+        if self._sent_trace is None or self._sent_trace[0] is not trace:
+            self._sent_trace = (trace, ray.put(trace))
+        return self._sent_trace[1]
+
+    def _ask(self, need: Need, node: Node) -> None:
+        ref = _light_task(_missing).options(**_at(node)).remote(need.models)
+        self._asked[ref] = _Asked(need, node, False, time.monotonic())
 
     def next(self, timeout_s: float | None = None) -> tuple[int, Outcome] | None:
-        if not self._under_way:
-            raise LookupError("no order is under way")
-        done, _ = ray.wait(list(self._under_way), num_returns=1, timeout=timeout_s)
-        if not done:
-            return None
-        number = self._under_way.pop(done[0]).number
-        return number, _outcome(done[0])
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if self._ended:
+                return self._ended.popleft()
+            waiting = [*self._under_way, *self._asked]
+            if not waiting:
+                raise LookupError("no order is under way")
+            left = deadline - time.monotonic()
+            done, _ = ray.wait(waiting, num_returns=1, timeout=max(min(left, _LOOK_S), 0.0))
+            if done and done[0] in self._under_way:
+                return self._landed(done[0])
+            if done:
+                self._answered(done[0])
+            else:
+                self._look_for_the_dead()
+            if not self._ended and (self._said or time.monotonic() >= deadline):
+                return None
+
+    def _landed(self, ref: "ray.ObjectRef[Outcome]", outcome: Outcome | None = None) -> tuple[int, Outcome]:
+        """Take an order off its node, with what came of it or what is known without asking."""
+        flight = self._under_way.pop(ref)
+        self._give_back(flight.order)
+        if flight.group is not None:
+            remove_placement_group(flight.group)
+        found = _outcome(ref) if outcome is None else outcome
+        return flight.order.number, replace(found, ran=replace(found.ran, node=flight.node.name))
+
+    def _give_back(self, order: Order) -> None:
+        node, share = self._shares.pop(order.number)
+        self._taken[node] -= share
+
+    def _look_for_the_dead(self) -> None:
+        alive = {node.id for node in self._nodes()}
+        lost = Failed(cause=Cause.LOST_NODE, reason="its node died")
+        for ref, flight in list(self._under_way.items()):
+            if flight.node.id not in alive and not ray.wait([ref], timeout=0)[0]:
+                ray.cancel(ref, force=True)
+                self._ended.append(self._landed(ref, lost))
+        for ref, asked in list(self._asked.items()):
+            if asked.node.id not in alive and not ray.wait([ref], timeout=0)[0]:
+                ray.cancel(ref, force=True)
+                del self._asked[ref]
+                self._elsewhere(self._preparing.lost(asked.need, "its node died"))
+
+    def _answered(self, ref: "ray.ObjectRef[Any]") -> None:
+        """A node has said what it lacks, or has fetched it."""
+        asked = self._asked.pop(ref)
+        need, node = asked.need, asked.node
+        try:
+            lacking: Models | None = ray.get(ref)
+        except ModelMissing as missing:
+            cause = missing.__cause__
+            self._cannot_get(asked, cause if isinstance(cause, ModelMissing) else missing)
+            return
+        except ray.exceptions.RayError as error:
+            self._elsewhere(
+                self._preparing.lost(need, f"node {node.name} died over it: {_first_line(error)}")
+            )
+            return
+        if lacking:
+            self._said.append(f"node {node.name} fetches {', '.join(map(str, lacking))}")
+            fetching = _task(fetch).options(**_at(node)).remote(need.models)
+            self._asked[fetching] = _Asked(need, node, True, time.monotonic())
+            return
+        if asked.fetching:
+            took_s = time.monotonic() - asked.began_s
+            self._said.append(
+                f"node {node.name} has {', '.join(map(str, need.models))}, after {took_s:.0f} s"
+            )
+        for order in self._preparing.met(need):
+            self._launch(order, node)
+
+    def _cannot_get(self, asked: _Asked, missing: ModelMissing) -> None:
+        orders = self._preparing.failed(asked.need, str(missing))
+        if not missing.everywhere:
+            self._said.append(f"node {asked.node.name} is not used for it: {missing}")
+            self._elsewhere(orders)
+            return
+        for order in orders:
+            self._give_back(order)
+            self._ended.append((order.number, Failed(cause=Cause.INVALID_ARGUMENT, reason=str(missing))))
+
+    def _elsewhere(self, orders: list[Order]) -> None:
+        for order in orders:
+            self._give_back(order)
+            self.submit(order)
 
     def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> Checked | None:
         if self._engine.name == "simulated":
             return check_names(arguments)
-        if self._engine.name != "vllm":
+        if not self._is_vllm:
             return None
-        # What a trial takes is asked for, so that it is the vLLM of a node where trials run that answers.
-        options, _ = self._place(order)
-        task = _task(check_arguments).options(**options)
+        # It is the vLLM of a node where trials run that answers.
+        node = next((node for node in self._nodes() if self._room(order, node)), None)
+        if node is None:
+            raise DispatchError("no node has room for a trial")
+        task = _task(check_arguments).options(**_at(node, cpus=cpus_of(order)))
         try:
             checked: Checked = ray.get(task.remote(arguments))
         except EngineMissing as missing:  # Ray raises a task's exception as a subclass of its type
@@ -234,13 +436,25 @@ class OnRay:
 
     def cancel(self) -> None:
         waiting = list(self._under_way)
+        groups = [flight.group for flight in self._under_way.values() if flight.group is not None]
+        asked = list(self._asked)
         self._under_way.clear()
+        self._asked.clear()
+        self._ended.clear()
+        self._preparing.waiting.clear()
+        self._shares.clear()
+        self._taken.clear()
         for ref in waiting:
             ray.cancel(ref)
+        for ref in asked:
+            ray.cancel(ref, force=True)
         _, stubborn = ray.wait(waiting, num_returns=len(waiting), timeout=_CANCEL_S) if waiting else ([], [])
         for ref in stubborn:
             # Its worker dies; the guard beside the engine sees that and ends the engine.
             ray.cancel(ref, force=True)
+        # Last: Ray kills the workers of a group that is removed. One of a driver that dies goes with it.
+        for group in groups:
+            remove_placement_group(group)
 
     def close(self) -> None:
         if self._open and ray.is_initialized():
@@ -268,14 +482,26 @@ def _show_token(on: bool) -> None:
         Config.initialize("")  # reads the environment again, as Ray does itself for "auto"
 
 
-def _cpus(order: Order) -> float:
-    return max(order.cpus, 1)
-
-
-def _nodes() -> list[_Node]:
+def _nodes() -> tuple[Node, ...]:
     """Every node alive."""
     rows = ray.nodes()  # type: ignore[no-untyped-call]
-    return [_Node(row["NodeID"], row["Resources"]) for row in rows if row["Alive"]]
+    return named(
+        (row["NodeID"], row.get("NodeName", ""), row["NodeManagerHostname"], row["Resources"])
+        for row in rows
+        if row["Alive"]
+    )
+
+
+def _at(node: Node, *, cpus: float = 0.0) -> dict[str, Any]:
+    """Options of a task that runs on this node or not at all."""
+    return {"num_cpus": cpus, "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False)}
+
+
+def _known(facts: NodeFacts, node: Node) -> NodeFacts:
+    """With what Ray knows of the node."""
+    return replace(
+        facts, name=node.name, cpus=node.cpus, gpus=node.gpus, accelerator_type=node.accelerator_type
+    )
 
 
 def _resources() -> dict[str, float]:
@@ -292,14 +518,7 @@ def _outcome(ref: "ray.ObjectRef[Outcome]") -> Outcome:
         return Failed(cause=Cause.CANCELLED, reason="the trial was cancelled")
     except ray.exceptions.OutOfMemoryError as error:
         return Failed(cause=Cause.OUT_OF_MEMORY, reason=f"the node ran out of memory: {_first_line(error)}")
-    except (
-        ray.exceptions.WorkerCrashedError,
-        ray.exceptions.NodeDiedError,
-        ray.exceptions.ObjectLostError,
-        ray.exceptions.RaySystemError,
-        ray.exceptions.TaskUnschedulableError,
-        ray.exceptions.LocalRayletDiedError,
-    ) as error:
+    except _LOST as error:
         return Failed(cause=Cause.LOST_NODE, reason=f"the node or its worker died: {_first_line(error)}")
     return outcome
 

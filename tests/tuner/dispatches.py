@@ -6,6 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from cluster.dispatch.dispatch import Inventory
+from cluster.node.facts import NodeFacts
+from cluster.node.model_files import ModelName
 from cluster.node.vllm_arguments import Checked
 from cluster.order import Order, Outcome
 from search_spaces.values import Json
@@ -37,6 +39,15 @@ class FakeDispatch:
 
     def capacity(self, order: Order) -> int:
         return self._gpus // max(order.gpus, 1)
+
+    def nodes(self, order: Order) -> tuple[str, ...]:
+        return ()
+
+    def facts(self, models: tuple[ModelName, ...] = ()) -> tuple[NodeFacts, ...]:
+        return ()
+
+    def remarks(self) -> tuple[str, ...]:
+        return ()
 
     def submit(self, order: Order) -> None:
         self.submitted.append(order)

@@ -15,10 +15,14 @@ from search_spaces.values import Json
 from tests.cluster.dispatch.scripted import Scripted, order
 
 
+_KNOWN = "HuggingFaceTB/SmolLM2-135M"
+"""A model that the simulated engine knows."""
+
+
 def drive(address: str, engine: Engine, acts: list[str]) -> dict[str, Json]:
     with OnRay(engine, address) as dispatch:
         for number, act in enumerate(acts):
-            dispatch.submit(order(number, act))
+            dispatch.submit(order(number, act, model=_KNOWN if engine.name == "simulated" else None))
         outcomes: dict[int, Json] = {}
         while len(outcomes) < len(acts):
             ended = dispatch.next(60)

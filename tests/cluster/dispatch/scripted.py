@@ -20,6 +20,10 @@ from objectives.slo import Slo
 from search_spaces.values import Json
 
 
+_HERE = str(Path(__file__).parent)
+"""A folder that every node has, for a model."""
+
+
 @dataclass
 class ScriptedEndpoint:
     version: str | None = "0"
@@ -82,13 +86,19 @@ class Scripted:
 
 
 def order(
-    number: int, act: str = "serve", *, gpus: int = 0, cpus: int = 1, accelerator: str | None = None
+    number: int,
+    act: str = "serve",
+    *,
+    gpus: int = 0,
+    cpus: int = 1,
+    accelerator: str | None = None,
+    model: str | None = None,
 ) -> Order:
     requests = tuple(Request(arrival_s=float(i), input_length=8, output_length=3) for i in range(3))
     return Order(
         study="s",
         number=number,
-        model="HuggingFaceTB/SmolLM2-135M",
+        model=model or _HERE,
         arguments={} if act == "serve" else {"act": act},
         environment={},
         workload=Workload(trace=Trace(requests=requests)),

@@ -13,6 +13,7 @@ from search_spaces.accelerators import GIB, Accelerator
 from search_spaces.model_shape import ModelShape, UnknownShape
 from search_spaces.roofline import (
     ForwardPass,
+    MemoryFit,
     forward_pass,
     kv_bytes_per_token,
     kv_share,
@@ -77,10 +78,22 @@ class Deployment:
     """What the KV pool holds."""
     ranks: int = 1
     """Devices it takes."""
+    fit: MemoryFit | None = None
+    """How a rank's memory is split; None where nobody has worked it out."""
 
 
 class Misfit(ValueError):
     """The config is expected not to start; the message says why."""
+
+    fit: MemoryFit | None = None
+    """The memory that it lacks; None where something else is the matter."""
+
+    @classmethod
+    def of(cls, fit: MemoryFit) -> "Misfit":
+        """For want of memory."""
+        misfit = cls(fit.shortfall)
+        misfit.fit = fit
+        return misfit
 
 
 @dataclass(slots=True)
@@ -145,7 +158,7 @@ class Reader:
         )
         pool = self._kv_bytes(settings)
         if fit.needed_beside_kv + (pool or 0.0) > fit.total or (pool is None and not fit.fits):
-            raise Misfit(fit.shortfall)
+            raise Misfit.of(fit)
         blocks = fit.blocks if pool is None else int(pool // fit.block)
         blocks = _whole(given, "num_gpu_blocks_override", blocks)
         if blocks < fit.least_blocks:
@@ -160,6 +173,7 @@ class Reader:
             prefix_caching=given.get("enable_prefix_caching") is not False,
             kv_tokens=float(blocks * block),
             ranks=gpus_needed(settings),
+            fit=fit,
         )
 
     def _model(self, name: str) -> tuple[ModelShape, Scheme]:

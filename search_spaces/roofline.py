@@ -232,6 +232,8 @@ class MemoryFit:
     """One KV block, target and draft."""
     least_blocks: int
     """To hold one sequence of the longest allowed length, and the block that vLLM keeps back."""
+    draft: float = 0.0
+    """Of `weights`, the draft's."""
 
     @property
     def needed_beside_kv(self) -> float:
@@ -312,4 +314,5 @@ def memory_fit(
         rest=accelerator.rest,
         block=block_size * kv,
         least_blocks=-(-max_model_len // block_size) + 1,
+        draft=draft_weights,
     )

@@ -51,6 +51,9 @@ PAIR_SD = 0.2
 Simulated pairs at 1.5 times the recorded load had it near this; measured pairs tell better.
 """
 
+DIFFERENCE = 0.03
+"""Between configs that a replay is to tell apart, where nothing else is asked for."""
+
 POWER = 0.8
 """Chance that a difference that is there is seen."""
 
@@ -127,7 +130,7 @@ def show(
     *,
     speed: float = 1.0,
     service: Service | None = None,
-    difference: float = 0.03,
+    difference: float = DIFFERENCE,
     pair_sd: float = PAIR_SD,
 ) -> Shown:
     """Everything there is to tell of a trace's file.
@@ -141,8 +144,21 @@ def show(
     """
     with users_mistakes():
         trace = read_trace(path)
+    return shown(trace, str(path), speed=speed, service=service, difference=difference, pair_sd=pair_sd)
+
+
+def shown(
+    trace: Trace,
+    origin: str,
+    *,
+    speed: float = 1.0,
+    service: Service | None = None,
+    difference: float = DIFFERENCE,
+    pair_sd: float = PAIR_SD,
+) -> Shown:
+    """The same of a trace that may lie in no file; `origin`: where it came from, in words."""
     return Shown(
-        path=str(path),
+        path=origin,
         digest=trace.digest,
         notes=(*trace.notes, *_rounded(trace)),
         speed=speed,

@@ -215,7 +215,7 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
             order=order,
         )
         recipe = sampler_named(study.sampler)
-        with _dispatch(study.engine, asked.address) as dispatch:
+        with dispatch_for(study.engine, asked.address) as dispatch:
             check_room(order(0, None), dispatch, space)
             if study.engine == "vllm":
                 load_encode(workload.tokenizer)  # a tokenizer that is missing is missed before a trial is
@@ -291,7 +291,7 @@ def ablate(
         space, workload = same_traffic(study)
         whole = ablation(asked.ablation, study, space, trials, folder, workload.trace, asked.runs)
         made = whole.plan
-        tracking_uri = asked.tracking_uri or _tracking_uri_of(study, asked.runs)
+        tracking_uri = asked.tracking_uri or tracking_uri_of(study, asked.runs)
         left = to_do(made, read_trials(made.folder))
         for line in whole.plan_lines(left=len(left), each_s=expected_s(trials)):
             show(line)
@@ -304,7 +304,7 @@ def ablate(
             return ledger.write_family(whole.family(finished, drawn=over))
 
         if left:
-            with _dispatch(study.engine, asked.address) as dispatch:
+            with dispatch_for(study.engine, asked.address) as dispatch:
                 for cell in made.cells:
                     check_room(
                         cell_order(made, base, PlannedRun(number=0, block=0, cell=cell)), dispatch, space
@@ -321,7 +321,7 @@ def ablate(
     return Ablated(report=found, folder=made.folder, logged=logged, tracking_uri=tracking_uri)
 
 
-def _tracking_uri_of(study: StudyFile, runs: Path) -> str:
+def tracking_uri_of(study: StudyFile, runs: Path) -> str:
     """Where the study was logged."""
     kept = study.options.get("tracking_uri")
     if kept is None:
@@ -334,7 +334,8 @@ def _tracking_uri_of(study: StudyFile, runs: Path) -> str:
     return str(kept)
 
 
-def _dispatch(engine: str, address: str | None) -> Dispatch:
+def dispatch_for(engine: str, address: str | None) -> Dispatch:
+    """Where trials of this engine run: on a Ray cluster at this address, else on this machine."""
     # Imported when needed: Ray takes seconds to import, and a simulated study on this machine needs none.
     if engine == "simulated":
         from cluster.node.simulated import SimulatedEngine

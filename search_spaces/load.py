@@ -23,7 +23,15 @@ from search_spaces.settings import merged
 from search_spaces.space import Space
 from search_spaces.values import Json
 
-__all__ = ["Fault", "SpaceError", "load_space", "parse_space", "shipped_spaces"]
+__all__ = [
+    "Fault",
+    "SpaceError",
+    "load_space",
+    "parse_space",
+    "read_space",
+    "shipped_spaces",
+    "space_text",
+]
 
 _FOLDER = "spaces"
 _LIMIT = re.compile(r"(?P<metric>ttft|tpot|e2e)_p(?P<percentile>\d{1,2}(?:\.\d+)?)_ms")
@@ -42,7 +50,12 @@ def load_space(reference: str) -> Space:
     Raises SpaceError with every fault of the file, or saying that it is not there or cannot be read, or
     that its constraints leave no config.
     """
-    space = parse_space(_text(reference), reference)
+    return read_space(space_text(reference), reference)
+
+
+def read_space(text: str, source: str) -> Space:
+    """The space of a YAML text, as `load_space` checks it; `source` is what its faults are told of."""
+    space = parse_space(text, source)
     space.sample(np.random.default_rng(0))
     return space
 
@@ -88,7 +101,8 @@ def parse_space(text: str, source: str) -> Space:
     )
 
 
-def _text(reference: str) -> str:
+def space_text(reference: str) -> str:
+    """The YAML of a file or a shipped space, as it stands there. Raises SpaceError where there is neither."""
     path = Path(reference)
     try:
         if path.is_file():

@@ -14,6 +14,7 @@ from tuner.mistakes import Mistake
 from tuner.options import JSON, RUNS, print_json
 from tuner.redaction import without_passwords
 from tuner.report_commands import report
+from tuner.service_commands import COMMANDS as SERVICE_COMMANDS
 from tuner.trace_commands import trace
 
 EXIT_FAILURE = 1
@@ -257,6 +258,8 @@ def space_show(reference: str, as_json: bool) -> None:
 
 
 main.add_command(trace)
+for command in SERVICE_COMMANDS:
+    main.add_command(command)
 main.add_command(report)
 
 

@@ -92,6 +92,14 @@ def load_space(reference: str) -> Space:
     return space
 
 
+def read_space(text: str, source: str) -> Space:
+    """A space by its text; `source` is what its faults are told of."""
+    with users_mistakes():
+        space = load.read_space(text, source)
+        goal_of(space)
+    return space
+
+
 def space_json(space: Space) -> dict[str, Json]:
     """The space as data."""
     return describe.to_json(space)

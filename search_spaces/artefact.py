@@ -1,4 +1,4 @@
-"""What of a config can change what a model answers: its artefact; and which part of that should change nothing.
+"""What of a config can change what a model answers, its artefact; and what of that should change nothing.
 
 Every setting counts unless it is known not to: one that nobody has heard of may do anything. Two configs of
 one artefact answer alike but for rounding, so one check of quality serves both.
@@ -143,10 +143,13 @@ class Artefact:
         """16 hex digits of all of it: equal means the same artefact."""
         return _digest((self.lossy, self.lossless))
 
+    def beside(self, control: "Artefact") -> "Artefact":
+        """The same with the lossless settings of the control: what it has to answer like."""
+        return Artefact(lossy=self.lossy, lossless=control.lossless)
+
     @property
-    def base(self) -> str:
-        """The fingerprint of the artefact without its lossless settings: what it has to answer like."""
-        return _digest((self.lossy, ()))
+    def speculates(self) -> bool:
+        return any(name == "speculative_config" for name, _ in self.lossless)
 
     @property
     def text(self) -> str:

@@ -31,6 +31,7 @@ class SpaceBody(Section):
     measure: JsonValue = None
     objectives: list[str] | None = Field(default=None, min_length=1)
     budget: dict[str, JsonValue] = Field(default_factory=dict)
+    quality: dict[str, JsonValue] = Field(default_factory=dict)
     trust_remote_code: bool = False
 
 

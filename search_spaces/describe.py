@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from search_spaces.measure import Capacity, Closed, Fixed, Measure
 from search_spaces.parameters import Categorical, Choice, Parameter, Real, described
+from search_spaces.sections import Quality
 from search_spaces.settings import leaves
 from search_spaces.space import Count, Space
 from search_spaces.values import Json
@@ -26,6 +27,7 @@ def lines(space: Space) -> list[str]:
         *_field("slo", ", ".join(f"{name} {limit:g}" for name, limit in space.slo.items())),
         *_field("measure", _measure(space.measure)),
         *_field("objectives", ", ".join(space.objectives)),
+        *_field("quality", _quality(space.quality)),
         *_field("budget", f"{space.budget.trials} trials" if space.budget.trials else ""),
         "parameters",
         *_tree(space.parameters, "  "),
@@ -63,6 +65,7 @@ def to_json(space: Space) -> dict[str, Json]:
         "objectives": list(space.objectives),
         "traffic": space.traffic.model_dump(mode="json"),
         "budget": space.budget.model_dump(mode="json"),
+        "quality": space.quality.model_dump(mode="json"),
         "trust_remote_code": space.trust_remote_code,
         "valid_configs": {"count": count.configs, "exact": count.exact},
     }
@@ -105,6 +108,14 @@ def _measure(measure: Measure) -> str:
             return "fixed load" if measure.repeats == 1 else f"fixed load, {measure.repeats} replays"
         case Closed():
             return f"closed loop, {measure.concurrency} requests in flight"
+
+
+def _quality(quality: Quality) -> str:
+    kl = "" if quality.max_kl is None else f", KL at most {quality.max_kl:g}"
+    return (
+        f"NLL at most {quality.max_nll_increase:g} nats a token above the control's{kl}, agreement at least "
+        f"{quality.min_agreement:g}; {quality.prompts} prompts, {quality.tokens} tokens each"
+    )
 
 
 def _tree(parameters: tuple[Parameter, ...], indent: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from search_spaces.literal_secrets import secret_faults
 from search_spaces.measure import CAPACITY_ONLY, Measure, read_measure, unmeasured
 from search_spaces.parameter_tree import read_arguments, read_environment, read_parameters
 from search_spaces.parameters import Parameter, every
-from search_spaces.sections import Budget, Resources, Section, SpaceTraffic
+from search_spaces.sections import Budget, Quality, Resources, Section, SpaceTraffic
 from search_spaces.settings import merged
 from search_spaces.space import Space
 from search_spaces.values import Json
@@ -75,6 +75,7 @@ def parse_space(text: str, source: str) -> Space:
     resources = _section(children.get("resources"), Resources, faults, "resources")
     traffic = _section(children.get("traffic"), SpaceTraffic, faults, "traffic")
     budget = _section(children.get("budget"), Budget, faults, "budget")
+    quality = _section(children.get("quality"), Quality, faults, "quality")
     environment = read_environment(children.get("environment"), faults)
     _check_slo(children.get("slo"), faults)
     measure = read_measure(children.get("measure"), faults)
@@ -95,6 +96,7 @@ def parse_space(text: str, source: str) -> Space:
         named_objectives=tuple(body.objectives or ()),
         traffic=traffic,
         budget=budget,
+        quality=quality,
         trust_remote_code=body.trust_remote_code,
         help=body.help,
         text=text,

@@ -1,4 +1,4 @@
-"""The flat sections of a space: resources, traffic, budget. Read from text, so strict: no unknown keys."""
+"""The flat sections of a space: resources, traffic, budget, quality. Read from text, so strict."""
 
 from collections.abc import Mapping
 from typing import Literal, Self
@@ -42,6 +42,21 @@ class SpaceTraffic(Section):
         if self.trace is not None and self.make is not None:
             raise ValueError("takes a trace or the figures to make one, not both")
         return self
+
+
+class Quality(Section):
+    """How far a config's answers may lie from the reference's, and how closely that is looked at."""
+
+    max_nll_increase: float = Field(default=0.02, ge=0, allow_inf_nan=False)
+    """Nats a token by which the reference's own words may be less likely to it."""
+    max_kl: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Nats a token by which next tokens may diverge; None: as far as the other limits let them."""
+    min_agreement: float = Field(default=0.9, ge=0, le=1, allow_inf_nan=False)
+    """Least share of the reference's greedy tokens that must be its own most likely ones."""
+    prompts: int = Field(default=32, ge=10, le=1000)
+    """Held-out prompts; below 10 no interval could be given."""
+    tokens: int = Field(default=32, ge=1, le=1024)
+    """Longest continuation of each."""
 
 
 class Budget(Section):

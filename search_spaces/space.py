@@ -16,7 +16,7 @@ from search_spaces.locate import located
 from search_spaces.measure import Capacity, Measure, default_objectives
 from search_spaces.parameters import Categorical, Choice, Integer, Parameter, Real, every
 from search_spaces.points import Values, drawn, every_point, raw_count, uniform, walked, ways
-from search_spaces.sections import Budget, Resources, SpaceTraffic
+from search_spaces.sections import Budget, Quality, Resources, SpaceTraffic
 from search_spaces.settings import Settings, gpus_needed, settings_of
 from search_spaces.values import Json, Scalar
 from search_spaces.vllm_rules import refusals
@@ -29,6 +29,7 @@ __all__ = [
     "Count",
     "Integer",
     "Parameter",
+    "Quality",
     "Real",
     "Resources",
     "Space",
@@ -94,6 +95,7 @@ class Space:
     """As the file names them; empty: it leaves them to `measure`."""
     traffic: SpaceTraffic = field(default_factory=SpaceTraffic)
     budget: Budget = field(default_factory=Budget)
+    quality: Quality = field(default_factory=Quality)
     trust_remote_code: bool = False
     help: str | None = None
     text: str = field(default="", compare=False, repr=False)

@@ -6,7 +6,7 @@ Judging is `objectives.front`'s; this applies it to what lies on disk.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from objectives.front import indistinguishable, non_dominated
@@ -18,7 +18,12 @@ from tuner.bracket import bracket, capacity_text, replays
 from tuner.curve import SERIES, Rated, curve
 from tuner.loads import concurrency, measure_of, mode, offered_rps, sessions, speed
 from tuner.promise import Promise, promises
+from tuner.quality import Checks, read_checks, verdict_json
 from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
+
+GUARDED = "quality"
+"""The option of a study that is there where quality is asked of its trials; it holds the limits."""
+NO_CHECKS = Checks()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,20 @@ class FrontView:
     """One for each config, by number."""
     front: tuple[StoredTrial, ...]
     """What stands of the configs on it, by number. The control is among them where nothing dominates it."""
+    checks: Checks = NO_CHECKS
+    """What was found of the quality of what they serve."""
+
+    @property
+    def guarded(self) -> bool:
+        """Whether quality is asked of its trials: not in simulated studies, nor in those of before it was."""
+        return GUARDED in self.study.options and self.study.engine != "simulated"
+
+    def trusted(self, trial: StoredTrial) -> bool:
+        """Whether a trial may be recommended: its quality passed, or it is simulated and has none."""
+        if self.study.engine == "simulated":
+            return True
+        verdict = self.checks.verdicts.get(trial.artefact)
+        return verdict is not None and verdict.passed
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -59,13 +78,14 @@ class FrontView:
     @property
     def recommended(self) -> StoredTrial | None:
         """The best by the first objective of the configs that were measured again; of the front where none
-        was. None where no trial has a score.
+        was. None where no trial has a score, or none that has one has passed the check of quality.
 
         So a config whose one measurement may have been lucky is not preferred to one that has held.
         """
         held = [promise.standing for promise in self.promises if promise.fresh]
-        scored = [trial for trial in held if losses(self.goal, trial) is not None]
-        return next(iter(self._best_first(scored or self.front)), None)
+        scored = [trial for trial in held if losses(self.goal, trial) is not None and self.trusted(trial)]
+        known = scored or [trial for trial in self.front if self.trusted(trial)]
+        return next(iter(self._best_first(known)), None)
 
     def promise(self, number: int) -> Promise:
         """Of the config whose first trial has this number. Raises KeyError where there is none."""
@@ -106,19 +126,29 @@ class FrontView:
         }
 
 
-def view(study: StudyFile, trials: Iterable[StoredTrial]) -> FrontView:
-    """The front of these trials under the study's own objectives. Raises GoalError for unknown ones."""
+def view(study: StudyFile, trials: Iterable[StoredTrial], checks: Checks = NO_CHECKS) -> FrontView:
+    """The front of these trials under the study's own objectives. Raises GoalError for unknown ones.
+
+    Where quality is asked, what failed or was not checked is on no front and dominates nothing.
+    """
     ordered = tuple(sorted(trials, key=lambda trial: trial.number))
     goal = Goal.of(study.objectives)
-    found = promises(ordered)
-    mask = non_dominated([losses(goal, promise.standing) for promise in found])
-    front = tuple(promise.standing for promise, on in zip(found, mask, strict=True) if on)
-    return FrontView(study=study, goal=goal, trials=ordered, promises=found, front=front)
+    seen = FrontView(
+        study=study, goal=goal, trials=ordered, promises=promises(ordered), front=(), checks=checks
+    )
+    mask = non_dominated(
+        [
+            losses(goal, standing) if seen.trusted(standing) or not seen.guarded else None
+            for standing in seen.standing
+        ]
+    )
+    front = tuple(standing for standing, on in zip(seen.standing, mask, strict=True) if on)
+    return replace(seen, front=front)
 
 
 def read_view(study_folder: Path) -> FrontView:
     """The front of what lies on disk. Raises RecordError where that is no study, or a damaged one."""
-    return view(read_study(study_folder), read_trials(study_folder))
+    return view(read_study(study_folder), read_trials(study_folder), read_checks(study_folder))
 
 
 def losses(goal: Goal, trial: StoredTrial) -> tuple[float, ...] | None:

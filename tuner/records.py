@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from cluster.order import Cause, Measured, Order, Outcome, Ran
@@ -225,11 +226,17 @@ def step_files(trial_folder: Path, number: int) -> tuple[Path, Path]:
 
 
 def write_outcome(
-    study_folder: Path, trial: StoredTrial, outcome: Outcome, *, secrets: Iterable[str] = ()
+    study_folder: Path,
+    trial: StoredTrial,
+    outcome: Outcome,
+    *,
+    secrets: Iterable[str] = (),
+    files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Path:
     """Put a finished trial on disk; the folder it lies in.
 
     Args:
+        files: what else belongs into its folder, by name.
         secrets: values blanked in the log wherever they stand.
 
     Raises:
@@ -245,6 +252,8 @@ def write_outcome(
     (part / COMMAND).write_text(_command_text(trial))
     write_records(part / REQUESTS, outcome.records)
     write_samples(part / COUNTERS, outcome.samples)
+    for name, content in files.items():
+        (part / name).write_bytes(content)
     for number, step in enumerate(outcome.steps, 1):
         requests, counters = step_files(part, number)
         requests.parent.mkdir(exist_ok=True)
@@ -293,9 +302,13 @@ def _shown(ran: Ran) -> Ran:
         node=ran.node,
         command=tuple(without_passwords(word) for word in ran.command),
         effective=redacted_settings(ran.effective),
+        launch=ran.launch,
+        stages_s=ran.stages_s,
         start_s=ran.start_s,
+        warm_up_s=ran.warm_up_s,
         replay_s=ran.replay_s,
         probe_s=ran.probe_s,
+        stop_s=ran.stop_s,
         total_s=ran.total_s,
     )
 

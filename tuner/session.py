@@ -191,6 +191,7 @@ def new_study(
             "speed": workload.speed,
             "sessions": workload.sessions.value,
             "measure": space.measure.model_dump(mode="json"),
+            "quality": space.quality.model_dump(mode="json"),
             "storage": asked.storage,
             "tracking_uri": asked.tracking_uri,
         },

@@ -27,6 +27,7 @@ from typing import Protocol
 from cluster.dispatch.dispatch import Dispatch
 from cluster.node.secrecy import secret_values
 from cluster.order import Failed, Order, Outcome
+from objectives.answers import Tokens
 from objectives.goal import Goal, MissingObjective, violations
 from objectives.measurement import Measurement
 from objectives.metrics import METRICS
@@ -38,6 +39,7 @@ from tuner.first_speed import begun_at, first_speed
 from tuner.front import FrontView, losses, view
 from tuner.ledger import Standing
 from tuner.mistakes import Mistake
+from tuner.quality_guard import QualityGuard, artefact_of
 from tuner.records import (
     STUDY,
     StoredTrial,
@@ -98,6 +100,8 @@ class StudyPlan:
     """Whether to end before the total once exploring has settled and the recommendation too."""
     order: Callable[[int, Config | None], Order]
     """The order for a trial's number and config; None: the control."""
+    prompts: tuple[Tokens, ...] = ()
+    """What artefacts are asked for their quality's sake; empty: none is asked."""
 
 
 class Recorder(Protocol):
@@ -197,17 +201,28 @@ class _Driver:
     trials: dict[int, StoredTrial] = field(default_factory=dict)
     """Finished ones, as on disk."""
     flying: dict[int, _Flight] = field(default_factory=dict)
+    guard: QualityGuard = field(init=False)
     held: _Flight | None = None
     """Asked, but there is no room for it until something lands."""
     exhausted: str | None = None
 
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self.guard = QualityGuard(
+            folder=plan.folder,
+            limits=plan.space.quality,
+            prompts=plan.prompts,
+            control=artefact_of(plan.order(CONTROL, None)),
+        )
+
     @property
     def seen(self) -> FrontView:
-        return view(self.plan.study, self.trials.values())
+        return view(self.plan.study, self.trials.values(), self.guard.checks)
 
     def reconcile(self) -> None:
         """Make the database agree with the disk: tell it what it missed, cancel what has no outcome."""
         self.trials = {trial.number: trial for trial in read_trials(self.plan.folder)}
+        self.guard.reload()
         if self.sampler.length and CONTROL not in self.trials:
             raise StudyError(
                 f"the study database has {self.sampler.length} trials of a study {self.plan.study.name!r}, "
@@ -361,7 +376,7 @@ class _Driver:
     def _launch(self, flight: _Flight) -> Started:
         number = flight.order.number
         # From what lies on disk now, so that a search that is resumed here sends out the same.
-        flight.order = begun_at(flight.order, first_speed(self.trials.values()))
+        flight.order = self.guard.probed(begun_at(flight.order, first_speed(self.trials.values())))
         flight.started = self.now()
         self.flying[number] = flight
         self.dispatch.submit(flight.order)
@@ -389,7 +404,8 @@ class _Driver:
             secrets=secrets,
             unscored=unscored,
         )
-        write_outcome(self.plan.folder, trial, outcome, secrets=secrets)
+        files = self.guard.judged(flight.order, outcome)
+        write_outcome(self.plan.folder, trial, outcome, secrets=secrets, files=files)
         self.trials[number] = trial
         if number == CONTROL:
             self.sampler.add(number, config, self._verdict(trial), is_control=True)
@@ -414,6 +430,9 @@ class _Driver:
             return Unscored(cause=trial.cause, reason=trial.reason or "an objective is missing")
         assert trial.measurement is not None
         missed = told_violations(trial.measurement, self.plan.goal, self.plan.study.slo)
+        quality = self.guard.violation(trial)
+        if quality is not None:
+            missed["quality"] = quality
         return Scored(losses=worth, violations=missed)
 
     def _finished(

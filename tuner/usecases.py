@@ -6,7 +6,7 @@ Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.dispatch.dispatch import Dispatch, DispatchError
@@ -31,8 +31,6 @@ from tuner.ablation.surface.report import SurfaceReport
 from tuner.ablation.traffic import same_traffic
 from tuner.explain import Explanation
 from tuner.explain import explain as explain_trial
-from tuner.export.folder import ExportError, check_exportable, write_folder
-from tuner.export.vllm import start_line, vllm_files
 from tuner.front import FrontView, read_view
 from tuner.ledger import Ledger
 from tuner.loads import measured_text
@@ -46,6 +44,7 @@ from tuner.preflight import (
     check_verdict,
     goal_of,
 )
+from tuner.quality_prompts import quality_prompts
 from tuner.records import RecordError, StoredTrial, StudyFile, read_trials
 from tuner.sampler import Guidance, Search, sampler_named
 from tuner.sampler.prior import predictor
@@ -73,7 +72,6 @@ def users_mistakes() -> Iterator[None]:
         yield
     except (
         DispatchError,
-        ExportError,
         GoalError,
         ModelUnavailable,
         RecordError,
@@ -120,29 +118,6 @@ def explain(study: str | None, number: int, runs: Path) -> Explanation:
     """Where a trial's time goes; the latest study's where none is named."""
     with users_mistakes():
         return explain_trial(study_folder(study, runs), number)
-
-
-def export(
-    study: str, number: int, target: str, out: Path, *, runs: Path, allow_simulated: bool = False
-) -> str:
-    """Write one trial as files that start in production; the shell line that starts them.
-
-    What is promised there is what the trial's config is judged by, fresh measurements where there are any.
-
-    Args:
-        target: "vllm", the only one so far.
-    """
-    files = {"vllm": vllm_files}
-    with users_mistakes():
-        folder = study_folder(study, runs)
-        said, trial = trial_of(folder, number)
-        promise = read_view(folder).promise(number if trial.repeats is None else trial.repeats)
-        check_exportable(promise.standing, allow_simulated=allow_simulated)
-        try:
-            write_folder(out, files[target](said, promise.standing, again=len(promise.fresh)))
-        except OSError as error:
-            raise Mistake(f"cannot write {out}: {error.strerror or error}") from error
-    return start_line(out)
 
 
 def prepare(runs: Path, say: Callable[[str], None]) -> None:
@@ -226,7 +201,8 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
         with dispatch_for(study.engine, asked.address) as dispatch:
             check_room(order(0, None), dispatch, space)
             if study.engine == "vllm":
-                load_encode(workload.tokenizer)  # a tokenizer that is missing is missed before a trial is
+                # A tokenizer that is missing is missed before a trial is.
+                plan = replace(plan, prompts=quality_prompts(space, trace, load_encode(workload.tokenizer)))
                 show("checking the space's arguments with the installed vLLM")
             check_arguments(order(0, None), dispatch, space)
             show(

@@ -5,10 +5,16 @@ different. So it may be called at any time and as often as wanted: a run that a 
 written is completed, none is written twice, and an MLflow that was down catches up at the next call.
 Runs are found by their tags (the study's id and the trial's number), and only the client is used, so
 nothing here depends on or changes MLflow's global state.
+
+A search must not wait for an MLflow that is down or slow: no request is repeated, one that fails puts off the
+next try, longer each time, and what there is to catch up with is written a few seconds at a time.
 """
 
 import logging
+import math
 import os
+import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +32,7 @@ from tuner.curve_plot import curves_html, has_curves
 from tuner.entries import NAME_LENGTH, ON_FRONT, STUDY_ID, TRIAL, Entry, study_entry, trial_entry
 from tuner.family import FAMILY_ID, MEMBER, Family
 from tuner.front import FrontView, front_json
+from tuner.ledger_lock import LedgerBusy, writing
 from tuner.plot import front_html
 from tuner.records import STUDY, State, StoredTrial, trial_folder
 from tuner.redaction import without_passwords
@@ -44,10 +51,17 @@ _DONE = ("FINISHED", "FAILED")
 _BATCH = 100
 """Parameters or tags that MLflow takes at once."""
 
+_PAUSE_S, _LONGEST_PAUSE_S = 30.0, 600.0
+"""From a try that failed to the next one, doubled each time."""
+_A_CALL_S = 10.0
+"""How long one call may write trials while the search goes on; the next call writes more."""
+_OTHERS_S = 30.0
+"""How long a search that is done waits for another process that writes its study."""
+
 _MANNERS = {
     # MLflow's defaults wait minutes for a server that is down, once a request; a study has better to do.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     # Measurements are the user's own: nothing about them is reported to anybody.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # Standard output is the front end's: it may be printing JSON.
@@ -56,6 +70,10 @@ _MANNERS = {
 """Set where the user has not."""
 
 _CHATTY = ("alembic", "mlflow.store.db.utils", "mlflow.tracking", "mlflow.utils")
+
+
+class _MoreToWrite(Exception):
+    """A call has taken its time; there is nothing wrong."""
 
 
 @dataclass
@@ -90,7 +108,13 @@ class Ledger:
     """Writes one study, and ablations of it, to one MLflow."""
 
     def __init__(
-        self, tracking_uri: str, *, artifacts: Path, say: Callable[[str], None], runs: str = "runs"
+        self,
+        tracking_uri: str,
+        *,
+        artifacts: Path,
+        say: Callable[[str], None],
+        runs: str = "runs",
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
@@ -98,7 +122,13 @@ class Ledger:
             artifacts: where artifacts go if the tracking URI is a database on this machine.
             say: told once when MLflow cannot be written, and once when it can again.
             runs: the folder of studies, as commands in the study's note give it.
+            now: a clock that never goes back, seconds.
         """
+        self._id = uuid.uuid4().hex
+        self._now = now
+        self._pause_s = _PAUSE_S
+        self._again_s = -math.inf
+        """When a search that goes on tries again; before that, MLflow is taken to be down."""
         self._uri = tracking_uri
         self._artifacts = artifacts
         self._say = say
@@ -112,8 +142,11 @@ class Ledger:
         """Write what MLflow lacks of this study; whether it has everything now.
 
         Never raises for want of an MLflow: what was measured is on disk, and the next call catches up.
+        Only a search that is done tries an MLflow that failed a moment ago.
         """
-        return self._tried(lambda: self._write(study_folder, view, standing))
+        if standing != "FINISHED" and self._now() < self._again_s:
+            return False
+        return self._tried(lambda: self._write_alone(study_folder, view, standing))
 
     def write_family(self, family: Family) -> bool:
         """Write what MLflow lacks of an ablation, as `sync` does of a study."""
@@ -124,17 +157,27 @@ class Ledger:
         try:
             with _quiet():
                 write()
+        except _MoreToWrite:
+            return False
+        except LedgerBusy as busy:
+            self._known = None
+            self._say(f"{busy}; what is missing is written when that is done")
+            return False
         except failures as error:
             self._client = self._known = None
             self._kin = {}
+            self._again_s = self._now() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             if not self._lost:
                 reason = without_passwords(str(error)).strip().partition("\n")[0][:300]
                 self._say(
                     f"MLflow at {without_passwords(self._uri)} cannot be written ({reason}); "
-                    "measurements are safe on disk, and it is tried again after every trial"
+                    "measurements are safe on disk; it is tried again as the search goes on, "
+                    "and tuner sync writes what is missing"
                 )
             self._lost = True
             return False
+        self._again_s, self._pause_s = -math.inf, _PAUSE_S
         if self._lost:
             self._say(f"MLflow at {without_passwords(self._uri)} is written again and has everything")
         self._lost = False
@@ -147,12 +190,22 @@ class Ledger:
 
         return (MlflowException, SQLAlchemyError, OSError)
 
+    def _write_alone(self, study_folder: Path, view: FrontView, standing: Standing) -> None:
+        wait_s = _OTHERS_S if standing == "FINISHED" else 0.0
+        with writing(study_folder, self._id, wait_s=wait_s) as unchanged:
+            if not unchanged:
+                self._known = None
+            self._write(study_folder, view, standing)
+
     def _write(self, study_folder: Path, view: FrontView, standing: Standing) -> None:
+        began_s = self._now()
         client = self._open()
         runs = self._known = self._known or self._find(client, view)
         for trial in view.trials:
             run = runs.trials.get(trial.number)
             if run is None or (run.info.status not in _DONE and not _thrown_away(run)):
+                if standing == "RUNNING" and self._now() - began_s > _A_CALL_S:
+                    raise _MoreToWrite
                 runs.trials[trial.number] = _write_trial(client, runs, run, study_folder, view, trial)
         _mark_front(client, runs, view)
         self._write_study(client, runs, study_folder, view, standing)
@@ -296,6 +349,9 @@ class Ledger:
             # Last, since it is by these tags that all of this is known to be written.
             client.log_batch(runs.study, tags=_run_tags(changed))
             runs.notes |= changed
+        if runs.standing is None and standing == "KILLED":
+            # A search that ended by itself did so, whoever comes to its records later.
+            standing = "FINISHED" if client.get_run(runs.study).info.status == "FINISHED" else standing
         if runs.standing != standing:
             if standing == "RUNNING":
                 client.update_run(runs.study, status=standing)

@@ -1,7 +1,12 @@
 import contextlib
 import dataclasses
+import itertools
 import json
+import os
+import socket
+import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,8 @@ from cluster.node.secrecy import secret_values
 from cluster.order import Cause, Outcome
 from tests.tuner import loads, stories
 from tuner.front import read_view
-from tuner.ledger import Ledger
+from tuner.ledger import Ledger, Standing
+from tuner.ledger_lock import LOCK, writing
 from tuner.records import State, StoredTrial, StudyFile, write_outcome, write_study
 
 # MLflow 3.17 on SQLAlchemy 2.1, where these tests look at what the ledger wrote.
@@ -29,6 +35,7 @@ class Desk:
         self.artifacts = folder / "artifacts"
         self.uri = uri
         self.said: list[str] = []
+        self.now_s = 0.0
         self.ledger = self.new_ledger()
         write_study(self.folder, study or stories.study_file())
 
@@ -37,15 +44,15 @@ class Desk:
         return MlflowClient(tracking_uri=self.uri)
 
     def new_ledger(self) -> Ledger:
-        return Ledger(self.uri, artifacts=self.artifacts, say=self.said.append)
+        return Ledger(self.uri, artifacts=self.artifacts, say=self.said.append, now=lambda: self.now_s)
 
     def store(self, number: int, outcome: Outcome) -> StoredTrial:
         trial = stories.stored(outcome, number)
         write_outcome(self.folder, trial, outcome)
         return trial
 
-    def sync(self, ledger: Ledger | None = None) -> bool:
-        return (ledger or self.ledger).sync(self.folder, read_view(self.folder))
+    def sync(self, ledger: Ledger | None = None, standing: Standing = "RUNNING") -> bool:
+        return (ledger or self.ledger).sync(self.folder, read_view(self.folder), standing)
 
     def runs(self) -> list[Run]:
         (experiment,) = (e for e in self.client.search_experiments() if e.name == "tuner/small")
@@ -238,9 +245,141 @@ def test_an_mlflow_that_is_down_is_told_of_once_and_caught_up_with_later(
         assert not desk.sync()
     assert [said.partition(" (")[0] for said in desk.said] == [f"MLflow at {desk.uri} cannot be written"]
     assert "connection refused" in desk.said[0]
+    desk.now_s += 30
     assert desk.sync()
     assert desk.said[-1].endswith("is written again and has everything")
     assert {desk.trial_run(number).info.status for number in (1, 2)} == {"FINISHED"}
+
+
+def test_an_mlflow_that_is_down_is_tried_less_and_less_and_once_more_at_the_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+
+    def down(*_: object, **__: object) -> None:
+        tried.append(desk.now_s)
+        raise ConnectionError("connection refused")
+
+    desk.store(1, stories.measured())
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "get_experiment_by_name", down)
+        while desk.now_s < 3000:
+            assert not desk.sync()
+            desk.now_s += 1
+        assert not desk.sync(standing="KILLED")  # who stops a search is not kept waiting
+        assert not desk.sync(standing="FINISHED")
+    assert tried == [0, 30, 90, 210, 450, 930, 1530, 2130, 2730, 3000]
+    assert desk.sync(standing="FINISHED")
+    assert desk.trial_run(1).info.status == "FINISHED"
+
+
+def test_a_server_that_never_answers_is_asked_once_for_the_time_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0), backlog=20) as silent:
+        desk = Desk(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        desk.store(1, stories.measured())
+        for _ in range(5):
+            assert not desk.sync()
+        silent.settimeout(0.2)
+        silent.accept()[0].close()
+        with pytest.raises(TimeoutError):
+            silent.accept()
+    assert len(desk.said) == 1
+
+
+def test_the_defaults_bound_what_a_server_that_is_down_costs(desk: Desk) -> None:
+    desk.sync()
+    allowed = {name: os.environ[f"MLFLOW_HTTP_REQUEST_{name}"] for name in ("MAX_RETRIES", "TIMEOUT")}
+    assert allowed == {"MAX_RETRIES": "0", "TIMEOUT": "10"}
+
+
+def test_what_there_is_to_catch_up_with_is_written_a_part_at_a_time_while_a_search_goes_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = MlflowClient.create_run
+
+    def slow(client: MlflowClient, *arguments: object, **named: object) -> Run:
+        desk.now_s += 4
+        return create(client, *arguments, **named)  # type: ignore[arg-type]  # handed on as they came
+
+    for number in range(1, 9):
+        desk.store(number, stories.measured())
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "create_run", slow)
+        written = []
+        while not desk.sync():
+            written.append(len(desk.runs()) - 1)
+        assert written[0] < 4
+        assert written == sorted(set(written))
+        assert desk.said == []
+    assert len(desk.runs()) == 9
+
+
+def test_a_search_that_is_done_writes_all_that_is_missing_in_one_call(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 5):
+        desk.store(number, stories.measured())
+    ticks = itertools.count(step=100)
+    ledger = Ledger(desk.uri, artifacts=desk.artifacts, say=desk.said.append, now=lambda: next(ticks))
+    assert desk.sync(ledger, "FINISHED")
+    assert len(desk.runs()) == 5
+
+
+def test_two_writers_at_once_write_nothing_twice(desk: Desk) -> None:
+    for number in range(1, 5):
+        desk.store(number, stories.measured())
+    ledgers = [desk.new_ledger() for _ in range(3)]
+    with ThreadPoolExecutor(len(ledgers)) as pool:
+        done = list(pool.map(lambda ledger: desk.sync(ledger, "FINISHED"), ledgers))
+    assert done == [True] * 3
+    assert sorted(run.data.tags.get("trial", "study") for run in desk.runs()) == ["1", "2", "3", "4", "study"]
+
+
+def test_a_writer_that_another_has_the_study_from_says_so_and_comes_back(desk: Desk) -> None:
+    desk.store(1, stories.measured())
+    with writing(desk.folder, "another"):
+        assert not desk.sync()
+    (said,) = desk.said
+    assert said.startswith(f"study tea is being written to MLflow by process {os.getpid()} on ")
+    assert desk.sync()
+
+
+def test_what_another_process_wrote_meanwhile_is_not_written_again(desk: Desk) -> None:
+    desk.store(1, stories.measured())
+    assert desk.sync()
+    desk.store(2, stories.measured())
+    assert desk.sync(desk.new_ledger())
+    assert desk.sync()
+    assert sorted(run.data.tags.get("trial", "study") for run in desk.runs()) == ["1", "2", "study"]
+
+
+def test_a_killed_writer_leaves_no_lock(desk: Desk) -> None:
+    (desk.folder / LOCK).write_text("process 1 on elsewhere\nabc")
+    desk.store(1, stories.measured())
+    assert desk.sync()
+
+
+def test_a_search_that_ended_by_itself_is_not_called_killed_by_who_comes_later(desk: Desk) -> None:
+    desk.store(1, stories.measured())
+    desk.sync(standing="FINISHED")
+    desk.sync(desk.new_ledger(), "KILLED")
+    assert desk.study_run().info.status == "FINISHED"
+
+
+def test_a_database_that_is_locked_is_caught_up_with(tmp_path: Path, new_mlflow: NewMlflow) -> None:
+    uri = new_mlflow()
+    desk = Desk(tmp_path, uri)
+    desk.store(1, stories.measured())
+    with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert not desk.sync()
+        assert "database is locked" in desk.said[0]
+        other.rollback()
+    assert desk.sync(standing="FINISHED")
+    assert desk.trial_run(1).info.status == "FINISHED"
 
 
 @pytest.mark.parametrize("uri", ["http://me:hunter2@127.0.0.1:9", "nonsense://me:hunter2@host"])

@@ -105,18 +105,22 @@ def share_held(shares: Sequence[float], requests: int, wanted: float, *, level: 
         raise ValueError(f"shares of one or more requests, got {shares} of {requests}")
     values = np.array(shares, dtype=np.float64)
     n, mean = len(values), float(values.mean())
-    ends = []
-    for confidence in (2 * _CENTRAL - 1, 1 - 2 * level):
-        low, high = wilson(mean, n * requests, confidence=confidence)
-        if n > 1:
-            half = quantile((1 + confidence) / 2, n) * float(values.std(ddof=1)) / math.sqrt(n)
-            low, high = min(low, mean - half), max(high, mean + half)
-        ends.append((max(low, 0.0), min(high, 1.0)))
-    (low, high), (_, best) = ends
+    error = float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
+
+    def ends(p: float) -> tuple[float, float]:
+        """Of the interval whose upper end is exceeded with a chance of 1 - p."""
+        low, high = wilson(mean, n * requests, confidence=2 * p - 1)
+        reach = quantile(p, n) * error
+        return max(min(low, mean - reach), 0.0), min(max(high, mean + reach), 1.0)
+
+    low, high = ends(_CENTRAL)
+    best = ends(1 - level)[1]
+    # The score interval of a share ends at `wanted` where the share lies this far below it.
+    score = float(ndtri(1 - level)) * math.sqrt(wanted * (1 - wanted) / (n * requests))
     return Verdict(
         estimate=Estimate(value=mean, low=low, high=high),
         bound=best,
-        noticed=max(wanted - (best - mean), 0.0),
+        noticed=max(wanted - max(score, quantile(1 - level, n) * error), 0.0),
         held=best >= wanted - 1e-9,
     )
 

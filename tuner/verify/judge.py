@@ -179,7 +179,7 @@ def _limit(name: str, slo: Slo, pairs: Sequence[Pair], level: float) -> Kept:
         bound=verdict.bound,
         noticed=verdict.noticed,
         held=verdict.held,
-        why=seen if not verdict.held else f"{seen}; {noticed:.1%} would have been told",
+        why=f"{seen}; told not held from {noticed:.1%} down" if verdict.held else seen,
     )
 
 
@@ -189,7 +189,7 @@ def _ratio_words(verdict: Verdict, *, more: bool, beside: bool) -> str:
     if verdict.bound is None or verdict.noticed is None:
         return f"{seen}; one run without an interval tells nothing, so verify with more --pairs"
     if verdict.held:
-        return f"{seen}; ×{number(verdict.noticed)} would have been told"
+        return f"{seen}; told not held from ×{number(verdict.noticed)} {'down' if more else 'up'}"
     return f"{seen}, ×{number(verdict.bound)} at {'most' if more else 'least'}"
 
 

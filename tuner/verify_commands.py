@@ -1,0 +1,83 @@
+"""`tuner verify`: words to the use cases of verification."""
+
+from pathlib import Path
+
+import click
+
+from tuner.interrupts import stops_in_order
+from tuner.mistakes import Mistake
+from tuner.options import JSON, RUNS, print_json
+from tuner.redaction import without_passwords
+
+EXIT_NOT_HELD = 3
+"""A promise did not hold."""
+
+
+@click.command()
+@click.argument("study", metavar="[STUDY]", required=False)
+@click.option("--trial", type=click.IntRange(min=0), help="The trial to verify.")
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False),
+    help="Traffic like the study's that it did not search on (default: made anew by its recipe).",
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(1, 100),
+    default=4,
+    show_default=True,
+    help="Runs of the config, each with one of the control beside it and traffic of its own.",
+)
+@click.option(
+    "--stress", is_flag=True, help="Also play permuted arrivals and a burst; nothing is promised there."
+)
+@click.option("--ray", "address", help="Address of a Ray cluster (default: start a Ray on this machine).")
+@click.option("--tracking-uri", help="MLflow to log to (default: the study's).")
+@RUNS
+@JSON
+def verify(
+    study: str | None,
+    trial: int | None,
+    trace: str | None,
+    pairs: int,
+    stress: bool,
+    address: str | None,
+    tracking_uri: str | None,
+    runs: Path,
+    as_json: bool,
+) -> None:
+    """Hold a trial of STUDY (default: the latest) to what was promised of it, on other traffic.
+
+    Exit code 0: every promise held; 3: one did not. Run again after a stop, it goes on.
+    """
+    from tuner import verify_usecases
+    from tuner.ablation.terminal import Progress
+    from tuner.verify.stored import verification_json
+    from tuner.verify.words import verification_lines
+
+    show = Progress(say=lambda line: click.echo(line, err=as_json)).show
+    if trial is None:
+        raise Mistake("--trial is missing: the trial to verify")
+    with stops_in_order():
+        done = verify_usecases.verify(
+            verify_usecases.VerifyRequest(
+                study=study,
+                trial=trial,
+                trace=trace,
+                pairs=pairs,
+                stress=stress,
+                address=address,
+                tracking_uri=tracking_uri,
+                runs=runs,
+            ),
+            show,
+        )
+    if as_json:
+        print_json(verification_json(done.found))
+    else:
+        for line in verification_lines(done.found):
+            click.echo(line)
+        where = "" if not done.logged else f"MLflow has it at {without_passwords(str(done.tracking_uri))}; "
+        click.echo(f"{where}it is in {done.folder}")
+    if not done.found.held:
+        click.get_current_context().exit(EXIT_NOT_HELD)

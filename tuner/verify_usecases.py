@@ -1,0 +1,229 @@
+"""What `tuner verify` does: find what is promised, run config and control on other traffic, judge, keep.
+
+Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cluster.order import FixedLoad, Order
+from cluster.traffic.tokenizer import load_encode
+from cluster.traffic.workload import Workload
+from search_spaces.arguments import Rendered, render, render_control
+from search_spaces.load import parse_space
+from search_spaces.space import Space
+from tuner.ablation.plan import PlannedRun
+from tuner.ablation.run import AblationEvent, ablate, to_do
+from tuner.front import read_view
+from tuner.ledger import Ledger
+from tuner.loads import measure_of
+from tuner.mistakes import Mistake
+from tuner.models import local_model, localised
+from tuner.quality import read_verdict
+from tuner.records import StoredTrial, read_trials
+from tuner.session import load_of
+from tuner.studies import study_folder, trial_of
+from tuner.usecases import dispatch_for, tracking_uri_of, users_mistakes
+from tuner.verify.promised import Promised, promised_of
+from tuner.verify.stored import write_verification
+from tuner.verify.traffic import held_out
+from tuner.verify.verification import Quality, Source, Verification
+from tuner.verify_logged import verify_family
+from tuner.verify_plan import VerifyPlan, check_begun, place
+from tuner.verify_report import verification
+
+DEFAULT_PAIRS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyRequest:
+    """What `tuner verify` was asked of a study's trial."""
+
+    study: str | None
+    trial: int
+    trace: str | None = None
+    """A file of traffic like the study's that it did not search on."""
+    pairs: int = DEFAULT_PAIRS
+    stress: bool = False
+    address: str | None = None
+    """Of a Ray cluster; None: a Ray of this machine's own."""
+    tracking_uri: str | None = None
+    runs: Path = Path("runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """How a verification ended."""
+
+    found: Verification
+    folder: Path
+    logged: bool | None
+    """Whether MLflow has it; None where it is not meant to."""
+    tracking_uri: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """What is verified, wherever it came from."""
+
+    promised: Promised
+    source: Source
+    config: Rendered
+    control: Rendered | None
+    quality: Quality
+    folder: Path
+    """Where its verifications lie: the study's, or one of its own."""
+    known: tuple[StoredTrial, ...]
+    """What was measured of it before, for where a capacity is looked for first."""
+    is_control: bool
+
+
+Show = Callable[[AblationEvent | str], None]
+
+
+def verify(asked: VerifyRequest, show: Show) -> Verified:
+    """Verify a study's trial, or go on with that.
+
+    Args:
+        show: given every event as it happens, and remarks as strings.
+    """
+    with users_mistakes():
+        folder = study_folder(asked.study, asked.runs)
+        study, trial = trial_of(folder, asked.trial)
+        uri = asked.tracking_uri or tracking_uri_of(study, asked.runs)
+        subject = _of_study(folder, trial.number if trial.repeats is None else trial.repeats)
+        plan = _planned(subject, asked)
+        ledger = Ledger(uri, artifacts=asked.runs / "mlartifacts", say=show, runs=str(asked.runs))
+
+        def record(finished: Sequence[StoredTrial], *, over: bool) -> bool:
+            return ledger.write_family(verify_family(plan, study, finished, None))
+
+        _run(plan, subject, asked.address, show, record)
+        found = verification(plan, read_trials(plan.folder), subject.quality, datetime.now(UTC))
+        write_verification(plan.folder, found)
+        logged = ledger.write_family(verify_family(plan, study, read_trials(plan.folder), found))
+    return Verified(found=found, folder=plan.folder, logged=logged, tracking_uri=uri)
+
+
+def _of_study(folder: Path, number: int) -> _Subject:
+    """The config whose first trial has this number. Raises Mistake where it has nothing to promise."""
+    view = read_view(folder)
+    standing = view.promise(number).standing
+    study = view.study
+    space = parse_space(study.space_text, str(study.options.get("space", "space.yaml")))
+    space = replace(space, measure=measure_of(study))
+    control = next(iter(view.control), None)
+    return _Subject(
+        promised=promised_of(study, space, standing, control),
+        source="study",
+        config=_rendered(space, standing),
+        control=render_control(space),
+        quality=_quality(folder, standing, study.engine),
+        folder=folder,
+        known=(standing,),
+        is_control=standing.is_control,
+    )
+
+
+def _rendered(space: Space, trial: StoredTrial) -> Rendered:
+    return render_control(space) if trial.config is None else render(space, space.config(trial.config))
+
+
+def _quality(folder: Path, standing: StoredTrial, engine: str) -> Quality:
+    verdict = read_verdict(folder, standing)
+    if verdict is None:
+        simulated = "; nothing answers in a simulation" if engine == "simulated" else ""
+        return Quality(passed=None, words=f"not checked{simulated}")
+    if verdict.passed:
+        return Quality(passed=True, words="passed in the study")
+    return Quality(passed=False, words=f"failed in the study: {'; '.join(verdict.reasons)}")
+
+
+def _planned(subject: _Subject, asked: VerifyRequest) -> VerifyPlan:
+    promised = subject.promised
+    model = promised.traffic.model
+    folder, draw = place(subject.folder, promised.trial)
+    plan = VerifyPlan(
+        promised=promised,
+        folder=folder,
+        source=subject.source,
+        traffic=held_out(
+            promised,
+            asked.trace,
+            pairs=asked.pairs,
+            draw=draw,
+            tokenizer=model if promised.engine == "simulated" else local_model(model),
+        ),
+        draw=draw,
+        trace=asked.trace,
+        with_control=subject.control is not None,
+        stress=asked.stress,
+        is_control_itself=subject.is_control,
+    )
+    check_begun(plan)
+    return plan
+
+
+def _run(
+    plan: VerifyPlan,
+    subject: _Subject,
+    address: str | None,
+    show: Show,
+    record: Callable[..., bool],
+) -> None:
+    """Run what is left of it."""
+    left = len(to_do(plan, read_trials(plan.folder)))
+    show(
+        f"verifying trial {plan.promised.trial} of {plan.promised.study}: {left} runs left, "
+        f"{plan.traffic.words}"
+    )
+    if not left:
+        return
+    with dispatch_for(plan.promised.engine, address) as dispatch:
+        if dispatch.capacity(_order(plan, subject, plan.runs[0], None)) == 0:
+            raise Mistake("nothing here can run the config: see tuner's docs/cluster.md for what it needs")
+        if plan.promised.engine == "vllm":
+            load_encode(plan.workload(0).tokenizer)
+
+        def order(run: PlannedRun) -> Order:
+            # In a cluster all runs go where the first one went: nodes differ.
+            ran = [trial.ran.node for trial in read_trials(plan.folder)] if address else []
+            return _order(plan, subject, run, next(filter(None, ran), None))
+
+        for event in ablate(plan, subject.known, order, dispatch, record):
+            show(event)
+
+
+def _order(plan: VerifyPlan, subject: _Subject, run: PlannedRun, node: str | None) -> Order:
+    rendered = subject.control if run.cell else subject.config
+    assert rendered is not None
+    order = _order_of(plan.promised, rendered, plan.workload(run.block), run.number, node)
+    # Under stress nothing is looked for: how the reference load is borne is what it shows.
+    return order if run.block < plan.pairs else replace(order, load=FixedLoad())
+
+
+def _order_of(
+    promised: Promised, rendered: Rendered, workload: Workload, number: int, node: str | None
+) -> Order:
+    if promised.engine != "simulated":
+        rendered = localised(rendered)
+    needs = promised.resources
+    return Order(
+        study=promised.study,
+        number=number,
+        model=rendered.model,
+        arguments=rendered.arguments,
+        environment=rendered.environment,
+        workload=workload,
+        slo=promised.slo,
+        load=load_of(promised.measure),
+        gpus=rendered.gpus,
+        cpus=needs.cpus,
+        accelerator=needs.accelerator if rendered.gpus else None,
+        node=node,
+        percentiles=promised.goal.percentiles,
+        gpu_hour_price=needs.gpu_hour_price,
+        trust_remote_code=needs.trust_remote_code,
+    )

@@ -16,6 +16,7 @@ from tuner.redaction import without_passwords
 from tuner.report_commands import report
 from tuner.service_commands import COMMANDS as SERVICE_COMMANDS
 from tuner.trace_commands import trace
+from tuner.verify_commands import verify
 
 EXIT_FAILURE = 1
 """The machine is at fault: a full disk, a folder that may not be written."""
@@ -258,6 +259,7 @@ def space_show(reference: str, as_json: bool) -> None:
 
 
 main.add_command(trace)
+main.add_command(verify)
 for command in SERVICE_COMMANDS:
     main.add_command(command)
 main.add_command(report)

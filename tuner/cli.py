@@ -12,6 +12,7 @@ import tuner
 from tuner.interrupts import stops_in_order
 from tuner.mistakes import Mistake
 from tuner.options import JSON, RUNS, print_json
+from tuner.plan_commands import plan
 from tuner.redaction import without_passwords
 from tuner.report_commands import report
 from tuner.service_commands import COMMANDS as SERVICE_COMMANDS
@@ -259,6 +260,7 @@ def space_show(reference: str, as_json: bool) -> None:
 
 
 main.add_command(trace)
+main.add_command(plan)
 main.add_command(verify)
 for command in SERVICE_COMMANDS:
     main.add_command(command)

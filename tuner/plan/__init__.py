@@ -1,0 +1,1 @@
+"""What a search would do, told before it costs anything: nothing here is measured."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import click
 
 import tuner
+from tuner.export_commands import export
 from tuner.interrupts import stops_in_order
 from tuner.mistakes import Mistake
 from tuner.options import JSON, RUNS, print_json
@@ -203,21 +204,6 @@ def explain(study: str | None, number: int, runs: Path, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("study")
-@click.option("--trial", "number", type=click.IntRange(min=0), required=True)
-@click.option("--to", "target", type=click.Choice(["vllm"]), required=True)
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
-@click.option("--allow-simulated", is_flag=True, help="Export a simulated trial, marked as such.")
-@RUNS
-def export(study: str, number: int, target: str, out: Path, allow_simulated: bool, runs: Path) -> None:
-    """Write one trial of STUDY as files that start in production."""
-    from tuner import usecases
-
-    start = usecases.export(study, number, target, out, runs=runs, allow_simulated=allow_simulated)
-    click.echo(f"wrote {out}/; start it with: {start}")
-
-
-@main.command()
 @click.option("--tracking-uri", help="MLflow store (default: SQLite under --runs).")
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True)
@@ -260,6 +246,7 @@ def space_show(reference: str, as_json: bool) -> None:
 
 
 main.add_command(trace)
+main.add_command(export)
 main.add_command(plan)
 main.add_command(verify)
 for command in SERVICE_COMMANDS:

@@ -1,96 +1,51 @@
-"""What every export folder holds beside its launch files: what was measured, and where it came from.
+"""What every export folder holds beside its launch files: what is promised, and where that comes from.
 
 Deterministic: the same trial gives the same bytes.
 """
 
 import json
+import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
+from objectives.goal import Goal
+from objectives.measurement import Estimate
 from objectives.metrics import METRICS, published
-from search_spaces.secrets import HIDDEN
+from objectives.slo import Slo
 from search_spaces.values import Json
-from tuner.records import State, StoredTrial, StudyFile
+from tuner.export.digest import PROVENANCE, sealed
+from tuner.export.launch import launch_of
+from tuner.export.refusals import ExportError
+from tuner.export.subject import Subject
+from tuner.remeasure import times_text
+from tuner.verify.promised import promised_json
+from tuner.verify.stored import verification_json
 
-PROVENANCE = "provenance.json"
+README = "README.md"
 
-_MADE_EXPLICIT = (
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "gpu_memory_utilization",
-    "kv_cache_memory_bytes",
-    "enable_prefix_caching",
-    "tensor_parallel_size",
+_BESIDE = (
+    "goodput_rps",
+    "goodput_tokens_per_s",
+    "slo_attainment",
+    "ttft_p95_ms",
+    "tpot_p95_ms",
+    "e2e_p95_ms",
 )
-"""Settings that decide whether a launch fits in memory: written down as they were in effect even where
-the config left them to a default, since another version's default may differ."""
+"""Shown after the objectives."""
 
 
-class ExportError(Exception):
-    """The trial can't be exported, or not there; the message says why and what to do."""
+def folder_files(subject: Subject, target: str, files: Mapping[str, str], start: str) -> dict[str, str]:
+    """All files of an export: these, the README and the provenance.
 
-
-def check_exportable(trial: StoredTrial, *, allow_simulated: bool) -> None:
-    """Raise ExportError for a trial without a real measurement."""
-    if trial.state is not State.MEASURED:
-        raise ExportError(
-            f"trial {trial.number} has no measurement to promise ({trial.state}: {trial.reason})"
-        )
-    if trial.ran.engine == "simulated" and not allow_simulated:
-        raise ExportError(
-            f"trial {trial.number} was simulated, not measured; --allow-simulated exports it, marked"
-        )
-
-
-def launch_arguments(trial: StoredTrial) -> dict[str, Json]:
-    """The engine arguments to launch with: those asked for, and the memory-deciding ones in effect.
-
-    Without secrets, which are not stored; `hidden_arguments` names them.
+    Args:
+        start: how it is started, as Markdown.
     """
-    explicit = {
-        name: trial.ran.effective[name]
-        for name in _MADE_EXPLICIT
-        if trial.ran.effective.get(name) is not None
-        and not trial.arguments.get(name)
-        # Asked for as bytes, the pool's share of memory is not what decides.
-        and not (name == "gpu_memory_utilization" and trial.arguments.get("kv_cache_memory_bytes"))
-    }
-    trust = {"trust_remote_code": True} if trial.trust_remote_code else {}
-    asked, _ = _without_hidden(dict(trial.arguments), "")
-    assert isinstance(asked, dict)
-    return dict(sorted((explicit | trust | asked).items()))
-
-
-def hidden_arguments(trial: StoredTrial) -> tuple[str, ...]:
-    """The engine arguments that were secret when this was measured, dotted: `hf_token`, `a.b`."""
-    return tuple(_without_hidden(dict(trial.arguments), "")[1])
-
-
-def is_hidden(value: Json) -> bool:
-    """Whether a secret was blanked in this text, all of it or a URL's password."""
-    return isinstance(value, str) and HIDDEN in value
-
-
-def _without_hidden(value: Json, path: str) -> tuple[Json, list[str]]:
-    """The value without what is_hidden, and the dotted paths of that; a list that held any is gone whole."""
-    if is_hidden(value):
-        return None, [path]
-    if isinstance(value, list):
-        hidden = any(_without_hidden(item, path)[1] for item in value)
-        return (None, [path]) if hidden else (value, [])
-    if not isinstance(value, dict):
-        return value, []
-    kept: dict[str, Json] = {}
-    names: list[str] = []
-    for key, item in value.items():
-        rest, hidden_below = _without_hidden(item, f"{path}.{key}" if path else key)
-        names += hidden_below
-        if not hidden_below or rest:
-            kept[key] = rest
-    return kept, names
+    whole = {**files, README: _readme(subject, target, files, start)}
+    said = sealed(_provenance(subject, target), whole)
+    return {**whole, PROVENANCE: json.dumps(said, indent=2, sort_keys=True, allow_nan=False) + "\n"}
 
 
 def write_folder(out: Path, files: Mapping[str, str]) -> None:
@@ -101,57 +56,236 @@ def write_folder(out: Path, files: Mapping[str, str]) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     for name, text in files.items():
-        (part / name).write_text(text)
+        (part / name).write_text(text, encoding="utf-8")
     if out.exists():
+        # What the user put beside an export in hidden files is not ours to lose.
+        for mine in out.glob(".*"):
+            shutil.move(mine, part / mine.name)
         shutil.rmtree(out)
     os.rename(part, out)
 
 
-def provenance(study: StudyFile, trial: StoredTrial, *, again: int = 0) -> str:
-    """Where the config came from and what it did there, as JSON; `again`: in how many fresh measurements."""
+def comment(subject: Subject) -> list[str]:
+    """What every launch file says of itself, line by line: whose config it is, and what was let pass."""
+    return [
+        f"{subject.trial.model}, as trial {subject.trial.number} of study {subject.study.name}; "
+        f"{PROVENANCE} has everything",
+        *(mark.sentence for mark in subject.marks),
+    ]
+
+
+def secrets_text(subject: Subject, how: str) -> str:
+    """What has to be set before the start, as a paragraph that ends in `how`; empty without secrets."""
+    secrets = launch_of(subject).secrets
+    if not secrets:
+        return ""
+    named = ", ".join(
+        f"`{secret.variable}`" + ("" if secret.was == secret.variable else f" (was `{secret.was}`)")
+        for secret in secrets
+    )
+    return (
+        f"\nSecrets are not stored. These were set when this was measured, and are yours to set: {named}. "
+        f"{how}\n"
+    )
+
+
+def _provenance(subject: Subject, target: str) -> dict[str, Json]:
+    """Where the config came from and what it did there."""
+    study, trial, launch = subject.study, subject.trial, launch_of(subject)
     assert trial.measurement is not None
-    said = {
+    revision = trial.arguments.get("revision")
+    return {
         "study": study.name,
+        "study_id": study.id,
         "trial": trial.number,
+        "target": target,
         "simulated": trial.ran.engine == "simulated",
-        "config": trial.config,
+        "marks": [mark.value for mark in subject.marks],
+        "config": None if trial.config is None else dict(trial.config),
         "model": trial.model,
+        "revision": revision if isinstance(revision, str) else None,
+        "trust_remote_code": trial.trust_remote_code,
         "arguments": dict(trial.arguments),
         "environment": dict(trial.environment),
         "effective": dict(trial.ran.effective),
+        "launch": {
+            "model": launch.model,
+            "arguments": dict(launch.arguments),
+            "environment": dict(launch.environment),
+            "secrets": [secret.variable for secret in launch.secrets],
+        },
+        "gpus": trial.gpus,
         "engine": trial.ran.engine,
         "engine_version": trial.ran.version,
         "hardware": trial.ran.hardware,
+        "trace": study.trace,
         "trace_digest": study.trace_digest,
+        "objectives": list(study.objectives),
+        "slo": asdict(study.slo),
+        "promised": promised_json(subject.promised),
         "measured": {
-            name: {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-            for name, estimate in sorted(published(trial.measurement).items())
+            name: {"value": _finite(one.value), "low": _finite(one.low), "high": _finite(one.high)}
+            for name, one in sorted(published(trial.measurement).items())
         },
-        "measured_again": again,
+        "measured_again": subject.again,
         "measured_at": trial.finished.isoformat(),
         "tuner_version": trial.tuner_version,
+        "quality": None if subject.quality is None else _plain(asdict(subject.quality)),
+        "verification": None if subject.verification is None else verification_json(subject.verification),
     }
-    return json.dumps(said, indent=2, sort_keys=True) + "\n"
 
 
-def promises(study: StudyFile, trial: StoredTrial) -> str:
-    """The measured objectives as Markdown lines, with their intervals."""
-    assert trial.measurement is not None
-    shown = published(trial.measurement)
-    rows = ["| metric | measured | 95 % interval |", "| --- | --- | --- |"]
-    wanted = (
-        "goodput_rps",
-        "goodput_tokens_per_s",
-        "slo_attainment",
-        "ttft_p95_ms",
-        "tpot_p95_ms",
-        "e2e_p95_ms",
+def _readme(subject: Subject, target: str, files: Mapping[str, str], start: str) -> str:
+    study, trial = subject.study, subject.trial
+    marks = "".join(f"\n**{mark.sentence}**\n" for mark in subject.marks)
+    kept = (
+        ", ".join(f"{name} = {value}" for name, value in (trial.config or {}).items())
+        or "the engine's defaults"
     )
-    for name in wanted:
-        if name not in shown:
-            continue
-        estimate = shown[name]
-        unit = next(metric.shown_unit for metric in METRICS.values() if metric.shown == name)
-        low, high = (("?" if end is None else f"{end:.4g}") for end in (estimate.low, estimate.high))
-        rows.append(f"| {name} ({unit}) | {estimate.value:.4g} | {low} to {high} |")
+    listed = ", ".join(f"`{name}`" for name in files)
+    return f"""# {trial.model}, as trial {trial.number} of study {study.name}
+{marks}
+Config: {kept}.
+
+## Start
+
+{start.strip()}
+
+## What it promises
+
+{_promises(subject)}
+
+{_slo(study.slo)} {_held(subject.again)}
+
+Measured with {trial.ran.engine} {trial.ran.version or ""} on {trial.ran.hardware or "unknown hardware"}, \
+traffic {study.trace_digest[:12]} ({study.trace}). On other hardware or traffic nothing of this is known.
+
+## Verification
+
+{_verification(subject)}
+
+## Quality
+
+{_quality(subject)}
+
+## Files
+
+{listed}: exported for `{target}`. `{PROVENANCE}` has everything that was in effect when this was measured, \
+and the digest of each file: change one by hand, and `tuner verify` says so.
+"""
+
+
+def _promises(subject: Subject) -> str:
+    """The objectives and what explains them, as a Markdown table with intervals."""
+    assert subject.trial.measurement is not None
+    shown = published(subject.trial.measurement)
+    aims = [METRICS[one.metric].shown for one in Goal.of(subject.study.objectives).objectives]
+    rows = ["| metric | value | 95 % interval |", "| --- | --- | --- |"]
+    for name in dict.fromkeys((*aims, *_BESIDE)):
+        if name in shown:
+            one = shown[name]
+            ends = "not known" if one.low is None and one.high is None else _interval(one)
+            rows.append(f"| {name} ({_unit(name)}) | {_number(one.value)} | {ends} |")
     return "\n".join(rows)
+
+
+def _slo(slo: Slo) -> str:
+    limits = [
+        f"{name} {limit * 1000:g} ms"
+        for name, limit in (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s), ("E2E", slo.e2e_s))
+        if limit is not None
+    ]
+    if not limits:
+        return "SLO: none, every answered request meets it."
+    return f"SLO: {slo.attainment:.0%} of the requests within {' and '.join(limits)}."
+
+
+def _held(again: int) -> str:
+    """Whether the numbers are those that it was chosen by."""
+    if not again:
+        return "These numbers are the search's own: the best of several noisy measurements is a little lucky."
+    return f"Measured again {times_text(again)} after it was chosen; these are the fresh numbers."
+
+
+def _verification(subject: Subject) -> str:
+    found = subject.verification
+    if found is None:
+        return (
+            f"None. `tuner verify {subject.study.name} --trial {subject.trial.number}` measures it on "
+            "traffic that the search did not see."
+        )
+    rows = ["| promise | promised | verified | 95 % interval | held |", "| --- | --- | --- | --- | --- |"]
+    for kept in found.promises:
+        promised = "?" if kept.promised is None else _number(kept.promised.value)
+        verified = "?" if kept.verified is None else _number(kept.verified.value)
+        ends = "?" if kept.verified is None else _interval(kept.verified)
+        told = "yes" if kept.held else "**no**"
+        rows.append(f"| {kept.name} ({kept.unit}) | {promised} | {verified} | {ends} | {told} |")
+    verdict = "Held" if found.held else "**Not held**"
+    table = "\n".join(rows) + "\n\n" if found.promises else ""
+    return (
+        f"{verdict}: {found.why}\n\n{table}Played {found.traffic.words}; {found.pairs} runs, on "
+        f"{found.hardware or 'unknown hardware'} with {found.engine} {found.version or ''}, "
+        f"{found.finished:%Y-%m-%d}."
+    )
+
+
+def _quality(subject: Subject) -> str:
+    found = subject.quality
+    if found is None:
+        return "Not checked: nobody has compared its answers with the reference's, and that is no pass."
+    if found.is_reference:
+        return "This is the reference: its own answers are what others are compared with."
+    rows = [
+        "| measure | value | 95 % interval |",
+        "| --- | --- | --- |",
+        *(
+            f"| {name} | {_number(one.value)} | {_interval(one)} |"
+            for name, one in (
+                ("increase in NLL (nats a token)", found.nll_increase),
+                ("KL divergence (nats a token)", found.kl),
+                ("greedy agreement (share)", found.agreement),
+            )
+        ),
+    ]
+    said = [*found.reasons, *found.doubts, *([] if found.defect is None else [found.defect])]
+    verdict = "Passed" if found.passed else "**Failed**"
+    remarks = "" if not said else "\n\n" + "\n".join(f"- {one}" for one in said)
+    return f"{verdict}, beside the reference on held-out prompts:\n\n" + "\n".join(rows) + remarks
+
+
+def _unit(name: str) -> str:
+    return next(metric.shown_unit for metric in METRICS.values() if metric.shown == name)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "never"
+
+
+def _interval(one: Estimate) -> str:
+    low, high = ("?" if end is None else _number(end) for end in (one.low, one.high))
+    return f"{low} to {high}"
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _plain(value: object) -> Json:
+    match value:
+        case float():
+            return _finite(value)
+        case dict():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case bool() | int() | str() | None:
+            return value
+        case _:
+            raise TypeError(f"no JSON: {value!r}")
+
+
+def fenced(lines: Sequence[str]) -> str:
+    """Shell lines as a Markdown code block."""
+    return "\n".join(["```sh", *lines, "```"])

@@ -1,46 +1,26 @@
-"""A trial as files for `vllm serve --config`."""
+"""A config as files for `vllm serve --config`."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from search_spaces.values import Json
-from tuner.export.folder import (
-    PROVENANCE,
-    hidden_arguments,
-    is_hidden,
-    launch_arguments,
-    promises,
-    provenance,
-)
-from tuner.records import StoredTrial, StudyFile
-from tuner.remeasure import times_text
+from tuner.export.folder import comment, fenced, secrets_text
+from tuner.export.launch import Launch, launch_of, with_secrets, without_secrets, words, written
+from tuner.export.subject import Subject
+from tuner.export.target import Target
+from tuner.export.yaml_text import comment_text, yaml_text
 
 CONFIG = "config.yaml"
 ENVIRONMENT = "vllm.env"
 
-_START = f"set -a && . ./{ENVIRONMENT} && set +a && vllm serve --config {CONFIG}"
 
-
-def start_line(out: Path) -> str:
-    """The shell line that starts what was exported to this folder."""
-    return f"cd {shlex.quote(str(out))} && {_START}"
-
-
-def vllm_files(study: StudyFile, trial: StoredTrial, *, again: int = 0) -> dict[str, str]:
-    """File name → text.
-
-    Args:
-        trial: with the measurement that is promised.
-        again: of how many fresh measurements that is; 0: of the one that the config was chosen by.
-    """
+def launch_files(subject: Subject) -> dict[str, str]:
+    """The config and its environment."""
+    launch, about = launch_of(subject), comment(subject)
     return {
-        CONFIG: config_yaml(trial.model, launch_arguments(trial)),
-        ENVIRONMENT: environment_file(trial.environment, hidden_arguments(trial)),
-        "README.md": _readme(study, trial, again),
-        PROVENANCE: provenance(study, trial, again=again),
+        CONFIG: comment_text(about) + config_yaml(launch.model, without_secrets(launch.arguments)),
+        ENVIRONMENT: comment_text(about) + environment_file(launch.environment),
     }
 
 
@@ -59,73 +39,37 @@ def config_yaml(model: str, arguments: Mapping[str, Json]) -> str:
             lines[f"no-{flag}"] = True
         else:
             lines[flag] = value
-    text: str = yaml.safe_dump(lines, sort_keys=False, allow_unicode=True)
-    return text
+    return yaml_text(lines)
 
 
-def environment_file(environment: Mapping[str, str], hidden: Sequence[str] = ()) -> str:
-    """`NAME=value` lines that a POSIX shell can source; secrets are named, never written.
+def environment_file(environment: Mapping[str, str]) -> str:
+    """`NAME=value` lines that a POSIX shell can source and systemd reads alike."""
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in sorted(environment.items()))
 
-    Args:
-        hidden: engine arguments that are missing in the config because they are secret.
-    """
-    lines = [
-        f"# {_flag(name)} was given when this was measured; give it to vllm serve yourself, it is a secret"
-        for name in hidden
+
+def command(launch: Launch) -> str:
+    """The shell line in the folder. Arguments with secrets are on it, since the config can't refer to any."""
+    flags = [
+        written(word, _quoted, lambda variable: f'"${{{variable}}}"')
+        for word in words(with_secrets(launch.arguments))
     ]
-    for name, value in sorted(environment.items()):
-        if is_hidden(value):
-            lines.append(f"# {name} was set when this was measured; set it yourself, it is a secret")
-        else:
-            lines.append(f"{name}={shlex.quote(value)}")
-    return "".join(f"{line}\n" for line in lines)
+    start = f"set -a && . ./{ENVIRONMENT} && set +a && vllm serve --config {CONFIG}"
+    return " ".join([start, *flags])
 
 
-def _flag(name: str) -> str:
-    """`--hf-token` for hf_token; keys below an argument keep their names, as vLLM takes them."""
-    top, dot, below = name.partition(".")
-    return f"--{top.replace('_', '-')}{dot}{below}"
+def _quoted(text: str) -> str:
+    return shlex.quote(text) if text else ""
 
 
-def _secrets(trial: StoredTrial) -> str:
-    """What has to be added before the start, as a paragraph; nothing where nothing was secret."""
-    names = [_flag(name) for name in hidden_arguments(trial)]
-    names += [name for name, value in sorted(trial.environment.items()) if is_hidden(value)]
-    if not names:
-        return ""
-    listed = ", ".join(f"`{name}`" for name in names)
-    return (
-        f"\nSecrets are not stored. These were set when this was measured, and are yours to set: {listed}.\n"
-    )
+def _start(subject: Subject) -> str:
+    launch = launch_of(subject)
+    version = f"vLLM {launch.version}, which was measured," if launch.version else "vLLM"
+    secrets = secrets_text(subject, "Export them in the shell that starts it.")
+    return f"In this folder, with {version} installed:\n\n{fenced([command(launch)])}\n{secrets}"
 
 
-def _held(again: int) -> str:
-    """Whether the numbers are those that it was chosen by."""
-    if not again:
-        return "These numbers are the search's own: the best of several noisy measurements is a little lucky."
-    return f"Measured again {times_text(again)} after it was chosen; these are the fresh numbers."
+def _line(subject: Subject, out: Path) -> str:
+    return f"cd {shlex.quote(str(out))} && {command(launch_of(subject))}"
 
 
-def _readme(study: StudyFile, trial: StoredTrial, again: int) -> str:
-    simulated = trial.ran.engine == "simulated"
-    mark = "\n**Simulated: these numbers were never measured on an engine.**\n" if simulated else ""
-    kept = (
-        ", ".join(f"{name} = {value}" for name, value in (trial.config or {}).items())
-        or "the engine's defaults"
-    )
-    return f"""# {trial.model}, as trial {trial.number} of study {study.name}
-{mark}
-Start it in this folder with
-
-    {_START}
-{_secrets(trial)}
-Config: {kept}.
-
-Measured with {trial.ran.engine} {trial.ran.version or ""} on {trial.ran.hardware or "unknown hardware"}, \
-traffic {study.trace_digest[:12]}:
-
-{promises(study, trial)}
-
-{_held(again)}
-`{PROVENANCE}` has everything that was in effect.
-"""
+TARGET = Target(name="vllm", launch_files=launch_files, start=_start, line=_line)

@@ -9,17 +9,22 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
+from objectives.measurement import Estimate
 from objectives.metrics import published
+from objectives.quality import QualityVerdict
 from search_spaces.values import Json, Scalar
 from tuner.bracket import capacity_text, replays
 from tuner.curve import series
-from tuner.front import FrontView, held
+from tuner.front import GUARDED, FrontView, held
 from tuner.loads import concurrency, measure_of, mode, offered_rps, sessions, speed
+from tuner.quality import Checks
+from tuner.quality_words import quality_state
 from tuner.records import StoredTrial, StudyFile
 
 STUDY_ID = "tuner.study_id"
 TRIAL = "trial"
 ON_FRONT = "on_front"
+QUALITY = "quality"
 
 NAME_LENGTH = 250
 PARAM_LENGTH = 6000
@@ -41,9 +46,15 @@ class Entry:
     tags: Mapping[str, str]
 
 
-def trial_entry(trial: StoredTrial, study: StudyFile, note: str, *, on_front: bool) -> Entry:
+def trial_entry(
+    trial: StoredTrial, study: StudyFile, note: str, *, on_front: bool, checks: Checks | None = None
+) -> Entry:
     """A trial's run: config by path, `engine.*` as asked, `effective.*` as the engine reports it, and
-    `workload.*`, since trials of studies at different speeds lie in one experiment."""
+    `workload.*`, since trials of studies at different speeds lie in one experiment.
+
+    Args:
+        checks: what is known of quality; None where it is not asked for.
+    """
     ran = trial.ran
     params = {
         **_texts("", trial.config or {}),
@@ -55,9 +66,15 @@ def trial_entry(trial: StoredTrial, study: StudyFile, note: str, *, on_front: bo
     }
     metrics = {
         **({} if trial.measurement is None else _measured(trial)),
+        **({} if checks is None else _quality(checks.verdicts.get(trial.artefact))),
         **{
             f"{name}_s": seconds
-            for name, seconds in (("start", ran.start_s), ("replay", ran.replay_s), ("trial", ran.total_s))
+            for name, seconds in (
+                ("start", ran.start_s),
+                ("replay", ran.replay_s),
+                ("probe", ran.probe_s),
+                ("trial", ran.total_s),
+            )
             if seconds is not None
         },
     }
@@ -92,10 +109,17 @@ def trial_entry(trial: StoredTrial, study: StudyFile, note: str, *, on_front: bo
                 "capacity": capacity_text(measurement),
                 "held": None if slo_held is None else _flag(slo_held),
                 "disagreements": _flag(bool(measurement.disagreements)) if measurement else None,
+                QUALITY: quality_tag(trial, study, checks),
+                "artefact": None if checks is None else trial.artefact,
                 "mlflow.note.content": note,
             }
         ),
     )
+
+
+def quality_tag(trial: StoredTrial, study: StudyFile, checks: Checks | None) -> str | None:
+    """`passed`, `failed`, `not checked`; None where it is not asked for, or the trial was not measured."""
+    return None if checks is None or trial.measurement is None else quality_state(study, trial, checks)
 
 
 def study_entry(view: FrontView, note: str) -> Entry:
@@ -113,6 +137,7 @@ def study_entry(view: FrontView, note: str) -> Entry:
         **_load(study),
         **{f"measure.{name}": value for name, value in measure_of(study).model_dump().items()},
         **limits,
+        **{f"quality.{name}": value for name, value in _leaves(_quality_limits(study))},
         **{f"trace.{name}": value for name, value in _leaves(study.trace_figures)},
     }
     return Entry(
@@ -140,6 +165,23 @@ def study_entry(view: FrontView, note: str) -> Entry:
             }
         ),
     )
+
+
+def _quality_limits(study: StudyFile) -> dict[str, Json]:
+    kept = study.options.get(GUARDED)
+    return dict(kept) if isinstance(kept, dict) else {}
+
+
+def _quality(verdict: QualityVerdict | None) -> dict[str, float]:
+    """A verdict's estimates with their ends."""
+    if verdict is None:
+        return {}
+    found: dict[str, float] = {}
+    for name in ("nll_increase", "kl", "agreement", "alike"):
+        estimate: Estimate = getattr(verdict, name)
+        ends = {"": estimate.value, "_low": estimate.low, "_high": estimate.high}
+        found |= {f"quality_{name}{end}": value for end, value in ends.items() if value is not None}
+    return found
 
 
 def _load(study: StudyFile) -> dict[str, str]:

@@ -18,7 +18,8 @@ from tuner.bracket import bracket, capacity_text, replays
 from tuner.curve import SERIES, Rated, curve
 from tuner.loads import concurrency, measure_of, mode, offered_rps, sessions, speed
 from tuner.promise import Promise, promises
-from tuner.quality import Checks, read_checks, verdict_json
+from tuner.quality import Checks, read_checks
+from tuner.quality_words import quality_json, quality_text
 from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
 
 GUARDED = "quality"
@@ -86,6 +87,16 @@ class FrontView:
         scored = [trial for trial in held if losses(self.goal, trial) is not None and self.trusted(trial)]
         known = scored or [trial for trial in self.front if self.trusted(trial)]
         return next(iter(self._best_first(known)), None)
+
+    @property
+    def refused(self) -> tuple[StoredTrial, ...]:
+        """Configs that have a score and may not be recommended for their quality, by number."""
+        scored = (trial for trial in self.standing if losses(self.goal, trial) is not None)
+        return tuple(trial for trial in scored if not self.trusted(trial))
+
+    def quality_text(self, trial: StoredTrial) -> str | None:
+        """The verdict on a trial's quality in one line; None for one that was not measured."""
+        return quality_text(self.study, trial, self.checks)
 
     def promise(self, number: int) -> Promise:
         """Of the config whose first trial has this number. Raises KeyError where there is none."""
@@ -188,6 +199,8 @@ def front_json(seen: FrontView) -> dict[str, Json]:
             for objective in seen.goal.objectives
         ],
         "recommended": None if seen.recommended is None else _trial_json(seen, seen.recommended),
+        "quality_limits": seen.study.options.get(GUARDED),
+        "refused": [_trial_json(seen, trial) for trial in seen.refused],
         "control": [_trial_json(seen, trial) for trial in seen.control],
         "front": [_trial_json(seen, trial) for trial in seen.front],
         "counts": dict(seen.counts),
@@ -218,6 +231,7 @@ def _trial_json(seen: FrontView, trial: StoredTrial) -> dict[str, Json]:
         "warnings": [] if trial.measurement is None else list(trial.measurement.warnings),
         "cause": None if trial.cause is None else trial.cause.value,
         "reason": trial.reason,
+        "quality": quality_json(seen.study, trial, seen.checks),
         "is_control": trial.is_control,
         "on_front": trial.number in seen.numbers,
         "simulated": trial.ran.engine == "simulated",

@@ -29,7 +29,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.curve_picture import curve_svg
 from tuner.curve_plot import curves_html, has_curves
-from tuner.entries import NAME_LENGTH, ON_FRONT, STUDY_ID, TRIAL, Entry, study_entry, trial_entry
+from tuner.entries import (
+    NAME_LENGTH,
+    ON_FRONT,
+    QUALITY,
+    STUDY_ID,
+    TRIAL,
+    Entry,
+    quality_tag,
+    study_entry,
+    trial_entry,
+)
 from tuner.family import FAMILY_ID, MEMBER, Family
 from tuner.front import FrontView, front_json
 from tuner.ledger_lock import LedgerBusy, writing
@@ -369,7 +379,8 @@ def _write_trial(
     trial: StoredTrial,
 ) -> "Run":
     """Write one trial's run, or complete it. It is ended last, so a run that is ended is whole."""
-    note = trial_note(trial, view.study)
+    checks = view.checks if view.guarded else None
+    note = trial_note(trial, view.study, checks)
     picture = curve_svg(trial, view.study)
     return _write_run(
         client,
@@ -377,7 +388,7 @@ def _write_trial(
         run,
         parent=runs.study,
         title=trial_title(trial, view.study),
-        entry=trial_entry(trial, view.study, note, on_front=trial.number in view.numbers),
+        entry=trial_entry(trial, view.study, note, on_front=trial.number in view.numbers, checks=checks),
         folder=trial_folder(study_folder, trial.number),
         failed=trial.state is State.FAILED,
         started=trial.started,
@@ -445,13 +456,18 @@ def _write_metrics(client: "MlflowClient", run: str, entry: Entry, at: datetime,
 
 
 def _mark_front(client: "MlflowClient", runs: _Runs, view: FrontView) -> None:
-    """Change the tags of the trials that came onto the front or left it, and no others."""
+    """Change the tags of the trials that came onto the front or left it, and of those whose quality another
+    trial has shown since; no others."""
+    checks = view.checks if view.guarded else None
     for trial in view.trials:
         run = runs.trials[trial.number]
-        wanted = "true" if trial.number in view.numbers else "false"
-        if run.data.tags.get(ON_FRONT) != wanted and not _thrown_away(run):
-            client.set_tag(run.info.run_id, ON_FRONT, wanted)
-            run.data.tags[ON_FRONT] = wanted
+        wanted = {ON_FRONT: "true" if trial.number in view.numbers else "false"}
+        if (quality := quality_tag(trial, view.study, checks)) is not None:
+            wanted[QUALITY] = quality
+        for name, text in wanted.items():
+            if run.data.tags.get(name) != text and not _thrown_away(run):
+                client.set_tag(run.info.run_id, name, text)
+                run.data.tags[name] = text
 
 
 def _search(

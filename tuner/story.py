@@ -140,6 +140,8 @@ def _figure(words: str, value: object) -> list[str]:
 
 
 def _front(view: FrontView) -> list[str]:
+    if not view.front and view.refused:
+        return ["No trial that was measured has passed the check of quality.", *_quality(view)]
     if not view.front:
         return ["No trial has been measured yet."]
     parts = [_table(view, view.best_first)]
@@ -148,6 +150,7 @@ def _front(view: FrontView) -> list[str]:
         more = "" if len(view.alike) <= ROWS else f" and {len(view.alike) - ROWS} more pairs"
         parts.append(f"Their intervals do not tell apart trials {pairs}{more}.")
     parts += _again(view)
+    parts += _quality(view)
     doubts = {
         trial.number: trial.measurement.disagreements[0]
         for trial in view.trials
@@ -175,6 +178,15 @@ def _again(view: FrontView) -> list[str]:
         f"Measured again after they were chosen: trial {told}{more}; their numbers are those of the fresh "
         "measurements. All others were measured once."
     ]
+
+
+def _quality(view: FrontView) -> list[str]:
+    """How the front answers beside the reference, and what that kept off it."""
+    if view.study.engine == "simulated":
+        return ["Quality: simulated, not checked."]
+    told = [*view.best_first[:ROWS], *view.refused[:ROWS]]
+    lines = {trial.number: view.quality_text(trial) for trial in told}
+    return ["\n".join(f"- trial {number} {_text(_cut(text))}" for number, text in lines.items() if text)]
 
 
 def _control(view: FrontView) -> list[str]:
@@ -216,6 +228,8 @@ def _next(view: FrontView, flag: str) -> str:
     name = view.study.name
     look = f"    tuner front {name}{flag}"
     best = view.recommended
+    if best is None and view.refused:
+        return f"No trial that was measured has passed the check of quality; this says why:\n\n{look}"
     if best is None:
         return f"Nothing was measured yet; each trial's `engine.log` says why.\n\n{look}"
     if best.is_control:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -166,7 +166,9 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     for trial in rows:
         table.add_row(*_row(trial, columns))
     if not seen.front:
-        table.caption = "no trial was measured"
+        table.caption = (
+            "no trial has passed the check of quality" if seen.refused else "no trial was measured"
+        )
     page = StringIO()
     Console(file=page, width=width or max(Console().width, 100), force_terminal=False).print(table)
     out = [
@@ -176,6 +178,7 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     ]
     out += [f"trial {_name(trial)}: {_what(trial)}{_times(seen, trial)}" for trial in rows]
     out += _recommended(seen)
+    out += _quality(seen, rows)
     out += _failed_again(seen)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(seen.counts.items()))
     took = replays(trial.measurement for trial in seen.trials)
@@ -216,6 +219,18 @@ def _recommended(seen: FrontView) -> list[str]:
     return [
         f"recommended: trial {chosen.number}, the best of those measured again; "
         f"trial {best.number} shows more, and was measured once"
+    ]
+
+
+def _quality(seen: FrontView, rows: Sequence[StoredTrial]) -> list[str]:
+    """What is known of the quality of the table's trials, and which others that kept off the front."""
+    if seen.study.engine == "simulated":
+        return ["quality: simulated, not checked"]
+    shown = {trial.number: trial for trial in (*rows, *seen.refused)}
+    return [
+        f"trial {trial.number} {text}" + ("" if seen.trusted(trial) else "; never recommended")
+        for trial in shown.values()
+        if (text := seen.quality_text(trial)) is not None
     ]
 
 
@@ -329,6 +344,11 @@ def next_steps(seen: FrontView, *, runs: Path, tracking_uri: str, logged: bool) 
         lines = [f"MLflow at {shown} does not have it all; it is safe in {runs / seen.study.name}"]
     best = seen.recommended
     name = seen.study.name
+    if best is None and seen.refused:
+        return [
+            *lines,
+            f"no trial that was measured has passed the check of quality; tuner front {name}{flag} says why",
+        ]
     if best is None:
         return [*lines, f"nothing was measured; the engine's logs are in {runs / name}/trials"]
     if best.is_control:

@@ -7,11 +7,17 @@ from objectives.measurement import Mode
 from tuner.bracket import capacity_text, replays, resolution_text
 from tuner.front import held
 from tuner.loads import load_text
+from tuner.quality import Checks
+from tuner.quality_words import quality_text
 from tuner.records import StoredTrial, StudyFile
 
 
-def trial_note(trial: StoredTrial, study: StudyFile) -> str:
-    """The note on a trial's run."""
+def trial_note(trial: StoredTrial, study: StudyFile, checks: Checks | None = None) -> str:
+    """The note on a trial's run.
+
+    Args:
+        checks: what is known of quality; None where it is not asked for.
+    """
     simulated = (trial.ran.engine or study.engine) == "simulated"
     parts = [
         *(["**SIMULATED, not measured.**"] if simulated else []),
@@ -19,6 +25,7 @@ def trial_note(trial: StoredTrial, study: StudyFile) -> str:
         *_again(trial),
         *_capacity(trial),
         *_load(trial, study),
+        *_quality(trial, study, checks),
         *_listed("Client and engine disagree", trial.measurement.disagreements if trial.measurement else ()),
         *_listed("Beware", trial.measurement.warnings if trial.measurement else ()),
     ]
@@ -48,6 +55,11 @@ def _load(trial: StoredTrial, study: StudyFile) -> list[str]:
     verdict = {True: "the SLO held", False: "the SLO did not hold", None: "nobody was served"}
     others = "; all metrics but the capacity are of it" if trial.measurement.mode is Mode.CAPACITY else ""
     return [f"**Load:** {load}{others}. At this load {verdict[held(study, trial)]}."]
+
+
+def _quality(trial: StoredTrial, study: StudyFile, checks: Checks | None) -> list[str]:
+    text = None if checks is None else quality_text(study, trial, checks)
+    return [] if text is None else [f"**Quality:** {_plain(text.removeprefix('quality').lstrip(': '))}."]
 
 
 def _listed(head: str, sentences: tuple[str, ...]) -> list[str]:

@@ -146,11 +146,18 @@ class Ran:
     effective: Mapping[str, Json] = field(default_factory=dict)
     """Settings as the engine reports them: `kv_blocks`, `block_size`, `enable_prefix_caching`, …"""
     log: str = ""
+    launch: str = ""
+    """"warm", from a launcher that had the engine imported; "cold", or "cold: " and why it was not warm."""
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    """Of the start: how long after its beginning the engine's log first told of each stage."""
     start_s: float | None = None
     """Engine start to ready."""
+    warm_up_s: float | None = None
     replay_s: float | None = None
     probe_s: float | None = None
     """What asking for the sake of quality took, once the replays were over; None: nothing was asked."""
+    stop_s: float | None = None
+    """From the last replay's or probe's end until the engine had stopped and given its memory back."""
     total_s: float | None = None
     """Whole trial on the node, engine stopped and memory given back."""
 

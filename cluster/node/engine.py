@@ -78,6 +78,16 @@ class Endpoint(Protocol):
         """Settings as the engine reports them."""
         ...
 
+    @property
+    def launch(self) -> str:
+        """How it was started; see `Ran.launch`."""
+        ...
+
+    @property
+    def stages_s(self) -> Mapping[str, float]:
+        """When its log first told of each stage of the start; see `Ran.stages_s`."""
+        ...
+
     def warm_up(self, workload: Workload) -> None:
         """Play requests that are not of the trace until compilation and caches have settled."""
         ...

@@ -11,13 +11,18 @@ from types import TracebackType
 from typing import Self
 
 from cluster.node.guard import HURRY, GuardRecord, read_record, sweep
-from cluster.node.processes import is_running
+from cluster.node.launcher_client import NoWarmStart, WarmGuard, start_warm
+from cluster.node.launcher_wire import Start, surroundings
+from cluster.node.processes import is_running, process
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 """The folder that `cluster` is imported from: a checkout, site-packages, or what Ray unpacked."""
 
 RECORD_NAME = "guard.json"
 """In the trial's folder for as long as something of the engine may be running."""
+
+WARM, COLD = "warm", "cold"
+"""From a launcher that had the engine imported; from its command."""
 
 _GUARD_START_S = 60.0
 _GUARD_SLACK_S = 30.0
@@ -28,6 +33,10 @@ class GuardedProcess:
     """A command that cannot outlive this process, nor leave children behind.
 
     A context manager: it is started on entering and stopped on leaving, with nothing of it running after.
+
+    Args:
+        launcher: the socket of a launcher that has what the command runs imported already; None: there is
+            none. Where it can't start this command, the command is started as it is, and the log says so.
     """
 
     def __init__(
@@ -38,33 +47,28 @@ class GuardedProcess:
         log: Path,
         environment: Mapping[str, str],
         grace_s: float,
+        launcher: Path | None = None,
     ) -> None:
         self._command = tuple(command)
         self._record_path = folder / RECORD_NAME
         self._log = log
         self._environment = dict(environment)
         self._grace_s = grace_s
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._launcher = launcher
+        self._why_cold: str | None = None
+        self._guard: subprocess.Popen[bytes] | WarmGuard | None = None
         self._record: GuardRecord | None = None
 
     def __enter__(self) -> Self:
         self._record_path.unlink(missing_ok=True)
-        guard = [
-            *(sys.executable, "-m", "cluster.node.guard"),
-            *("--log", str(self._log.resolve())),
-            *("--record", str(self._record_path.resolve())),
-            *("--grace", str(self._grace_s)),
-            *("--directory", os.getcwd()),
-        ]
         with self._log.open("ab") as log:
-            self._guard = subprocess.Popen(
-                [*guard, "--", *self._command],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=PACKAGE_ROOT,
-                env=self._environment,
-            )
+            try:
+                self._guard = self._from_launcher(log.fileno()) or self._from_command(log.fileno())
+            except NoWarmStart as problem:
+                self._why_cold = str(problem)
+                log.write(f"[tuner] a cold start, {problem}\n".encode())
+                log.flush()
+                self._guard = self._from_command(log.fileno())
         try:
             self._wait_for_record()
         except BaseException:
@@ -116,6 +120,48 @@ class GuardedProcess:
         if self._record is not None and sweep(self._record):
             self._record_path.unlink(missing_ok=True)
         return self._guard.returncode
+
+    @property
+    def launch(self) -> str:
+        """How it was started: `WARM`, `COLD`, or that and why not from the launcher there is."""
+        if self._why_cold is not None:
+            return f"{COLD}: {self._why_cold}"
+        return WARM if isinstance(self._guard, WarmGuard) else COLD
+
+    def _from_command(self, log: int) -> "subprocess.Popen[bytes]":
+        guard = [
+            *(sys.executable, "-m", "cluster.node.guard"),
+            *("--log", str(self._log.resolve())),
+            *("--record", str(self._record_path.resolve())),
+            *("--grace", str(self._grace_s)),
+            *("--directory", os.getcwd()),
+        ]
+        return subprocess.Popen(
+            [*guard, "--", *self._command],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd=PACKAGE_ROOT,
+            env=self._environment,
+        )
+
+    def _from_launcher(self, log: int) -> WarmGuard | None:
+        """None where there is no launcher. Raises NoWarmStart."""
+        mine = process(os.getpid())
+        if self._launcher is None or mine is None:
+            return None
+        start = Start(
+            command=self._command,
+            environment=self._environment,
+            directory=os.getcwd(),
+            log=str(self._log.resolve()),
+            record=str(self._record_path.resolve()),
+            grace_s=self._grace_s,
+            owner=mine.pid,
+            owner_started=mine.started,
+            surroundings=surroundings(),
+        )
+        return start_warm(self._launcher, start, log)
 
     def _wait_for_record(self) -> None:
         assert self._guard is not None

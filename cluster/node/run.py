@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from cluster.node.engine import LOG_NAME, Endpoint, Engine, EngineFailure
 from cluster.node.excerpt import excerpt
@@ -32,12 +33,14 @@ def run_trial(order: Order, engine: Engine, folder: Path) -> Outcome:
     try:
         with engine.serve(order, folder) as endpoint:
             run.started(endpoint)
-            endpoint.warm_up(order.workload)
-            with run.replaying():
+            with run.timing("warm_up_s"):
+                endpoint.warm_up(order.workload)
+            with run.timing("replay_s"):
                 loads.play(endpoint)
             if order.probe is not None:
-                with run.probing():
+                with run.timing("probe_s"):
                     answers = ask(endpoint, order.probe)
+            run.over()
     except EngineFailure as failure:
         ran = run.ran(failure.ran)
         return Failed(
@@ -58,6 +61,7 @@ class _Run:
         self._order = order
         self._folder = folder
         self._began_s = time.perf_counter()
+        self._over_s: float | None = None
         self._known = Ran(engine=engine, node=socket.gethostname())
 
     def started(self, endpoint: Endpoint) -> None:
@@ -67,30 +71,37 @@ class _Run:
             hardware=endpoint.hardware,
             command=endpoint.command,
             effective=dict(endpoint.effective),
+            launch=endpoint.launch,
+            stages_s=dict(endpoint.stages_s),
             start_s=time.perf_counter() - self._began_s,
         )
 
     @contextmanager
-    def replaying(self) -> Iterator[None]:
+    def timing(self, name: Literal["warm_up_s", "replay_s", "probe_s"]) -> Iterator[None]:
         began_s = time.perf_counter()
         try:
             yield
         finally:
-            self._known = replace(self._known, replay_s=time.perf_counter() - began_s)
+            took_s = time.perf_counter() - began_s
+            match name:
+                case "warm_up_s":
+                    self._known = replace(self._known, warm_up_s=took_s)
+                case "replay_s":
+                    self._known = replace(self._known, replay_s=took_s)
+                case "probe_s":
+                    self._known = replace(self._known, probe_s=took_s)
 
-    @contextmanager
-    def probing(self) -> Iterator[None]:
-        began_s = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._known = replace(self._known, probe_s=time.perf_counter() - began_s)
+    def over(self) -> None:
+        """All that was asked of the engine is done; it is only to be stopped."""
+        self._over_s = time.perf_counter()
 
     def ran(self, of_failure: Ran | None = None) -> Ran:
         """All of it, with the log, once the engine has stopped."""
+        now_s = time.perf_counter()
         secrets = secret_values({**os.environ, **self._order.environment})
         return replace(
             self._known if of_failure is None else replace(of_failure, node=self._known.node),
             log=hide(excerpt(self._folder / LOG_NAME, self._order.limits.log_bytes), secrets),
-            total_s=time.perf_counter() - self._began_s,
+            stop_s=None if self._over_s is None else now_s - self._over_s,
+            total_s=now_s - self._began_s,
         )

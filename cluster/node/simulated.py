@@ -55,6 +55,7 @@ class SimulatedEndpoint:
 
     version: str | None = None
     command: tuple[str, ...] = ()
+    launch = ""
 
     def __init__(self, settings: Settings, order: Order, assumptions: Assumptions) -> None:
         self._settings, self._assumptions = settings, assumptions
@@ -71,6 +72,10 @@ class SimulatedEndpoint:
     @property
     def effective(self) -> Mapping[str, Json]:
         return self._settings.effective
+
+    @property
+    def stages_s(self) -> Mapping[str, float]:
+        return {}
 
     def warm_up(self, workload: Workload) -> None:
         """Nothing compiles here."""

@@ -22,7 +22,7 @@ from cluster.node.engine import LOG_NAME, EngineFailure, Replay
 from cluster.node.excerpt import excerpt
 from cluster.node.failure import Phase, diagnose, last_line, port_was_taken
 from cluster.node.gpu_memory import wait_for_room
-from cluster.node.guarded import GuardedProcess
+from cluster.node.guarded import WARM, GuardedProcess
 from cluster.node.hardware import gpu_memory_used_mib, hardware_name, memory_kills
 from cluster.node.processes import listening_inodes, listens_alone
 from cluster.node.replay import ReplayResult, closed_loop, run_loop
@@ -31,6 +31,7 @@ from cluster.node.secrecy import hide, secret_values, without_secrets
 from cluster.node.server_api import ServerApi, Unreachable, free_port
 from cluster.node.shards import ClientLost, processes_for, ready
 from cluster.node.start_progress import StartProgress
+from cluster.node.start_stages import READY, StartStages
 from cluster.node.warm_up import ROUNDS, compiled, until_steady
 from cluster.node.watch import Stopped
 from cluster.order import Cause, Limits, Order, Ran
@@ -41,6 +42,8 @@ from objectives.measurement import Sample
 from search_spaces.values import Json
 
 _PORT_TRIES = 3
+_MAYBE_THE_LAUNCHERS = (Cause.DIED_AT_START, Cause.HANG_AT_START)
+"""Failures of a start without a reason of the engine's own that names the config or the memory."""
 _READY_POLL_S = 0.25
 _DYING_S = 10.0
 """How long a server whose engine core died may take to say so or to end."""
@@ -62,9 +65,17 @@ _FILL_TOKENS = 4
 
 
 class VllmEngine:
-    """The engine of real trials."""
+    """The engine of real trials.
+
+    Args:
+        launcher: the socket of a launcher on the node where it serves (`cluster.node.launcher_client`), which
+            makes its starts shorter; None: every start is cold.
+    """
 
     name: Final = "vllm"
+
+    def __init__(self, launcher: Path | None = None) -> None:
+        self.launcher = launcher
 
     @contextmanager
     def serve(self, order: Order, folder: Path) -> Iterator["VllmEndpoint"]:
@@ -73,7 +84,7 @@ class VllmEngine:
             raise EngineFailure(Cause.GPU_HELD, held)
         memory_before = gpu_memory_used_mib()
         try:
-            with _started(order, folder) as endpoint:
+            with _started(order, folder, self.launcher) as endpoint:
                 yield endpoint
         except EngineFailure as failure:
             # Somebody may have come meanwhile, and then it was not the config that was too large.
@@ -102,6 +113,12 @@ class VllmEndpoint:
         self.version: str | None = installed_version()
         self.hardware: str | None = hardware_name()
         self.command: tuple[str, ...] = ()
+        self.launch = "cold"
+        self._stages = StartStages(log)
+
+    @property
+    def stages_s(self) -> Mapping[str, float]:
+        return self._stages.seconds
 
     @property
     def effective(self) -> Mapping[str, Json]:
@@ -269,6 +286,8 @@ class VllmEndpoint:
             hardware=self.hardware,
             command=self.command,
             effective=self.effective,
+            launch=self.launch,
+            stages_s=self.stages_s,
         )
 
     def log_text(self) -> str:
@@ -321,6 +340,7 @@ class VllmEndpoint:
         stall_s = self._order.limits.start_stall_s
         progress = StartProgress(self._log, lambda: self._process.pids)
         while not self._is_up():
+            self._stages.look()
             if not self._process.alive:
                 raise self._failed_start()
             if progress.stalled_s() > stall_s:
@@ -330,6 +350,8 @@ class VllmEndpoint:
                     f"the last: {last_line(self.log_text())}",
                 )
             time.sleep(_READY_POLL_S)
+        self._stages.look()
+        self._stages.reached(READY)
 
     def _is_up(self) -> bool:
         """Whether our own server answers: its socket, its name, and the engine behind it.
@@ -368,13 +390,14 @@ class _PortTaken(Exception):
 
 
 @contextmanager
-def _started(order: Order, folder: Path) -> Iterator[VllmEndpoint]:
+def _started(order: Order, folder: Path, launcher: Path | None) -> Iterator[VllmEndpoint]:
     """A server of ours that is up, on some port; nothing of it runs afterwards."""
     log = folder / LOG_NAME
     version = installed_version()
-    problem = ""
-    for _ in range(_PORT_TRIES):
-        log.write_bytes(b"")
+    problem = remark = ""
+    tries = _PORT_TRIES
+    while tries:
+        log.write_text(remark)
         api, name = ServerApi(port=free_port()), f"tuner-{uuid.uuid4().hex[:12]}"
         command = engine_command(order, port=api.port, served_name=name, version=version)
         with GuardedProcess(
@@ -383,16 +406,23 @@ def _started(order: Order, folder: Path) -> Iterator[VllmEndpoint]:
             log=log,
             environment=engine_environment(order, os.environ),
             grace_s=order.limits.stop_s,
+            launcher=launcher,
         ) as process:
             endpoint = VllmEndpoint(order, process, api, log, name)
             endpoint.command = without_secrets(command)
+            endpoint.launch = process.launch
             try:
                 endpoint.wait_until_ready()
                 endpoint.read_back()
             except _PortTaken as taken:
                 problem = str(taken)
+                tries -= 1
                 continue
             except EngineFailure as failure:
+                if process.launch == WARM and failure.cause in _MAYBE_THE_LAUNCHERS:
+                    # Only what fails from the command too is the config's own.
+                    launcher, remark = None, f"[tuner] a warm start failed: {failure}; now a cold one\n"
+                    continue
                 failure.ran = endpoint.ran
                 raise
             yield endpoint

@@ -65,6 +65,8 @@ class Limited:
     hardware: str | None = "abacus"
     command: tuple[str, ...] = ()
     effective: Mapping[str, Json] = field(default_factory=dict)
+    launch: str = ""
+    stages_s: Mapping[str, float] = field(default_factory=dict)
 
     @contextmanager
     def serve(self, order: Order, folder: Path) -> "Iterator[Limited]":

@@ -65,6 +65,8 @@ class ScriptedEngine:
     effective: Mapping[str, Json] = field(
         default_factory=lambda: {"max_num_seqs": 4, "speculative_config": None}
     )
+    launch: str = "warm"
+    stages_s: Mapping[str, float] = field(default_factory=lambda: {"ready": 2.0})
 
     @contextmanager
     def serve(self, order: Order, folder: Path) -> "Iterator[ScriptedEngine]":

@@ -33,8 +33,12 @@ def latest_verification(folder: Path, trial_number: int) -> Verification | None:
 
     Raises RecordError where one cannot be read.
     """
-    found = [one for one in verifications(folder) if one.trial == trial_number]
-    return max(found, key=lambda one: one.finished, default=None)
+    return latest_verifications(folder).get(trial_number)
+
+
+def latest_verifications(folder: Path) -> dict[int, Verification]:
+    """The same for every config that was verified, by number. Raises RecordError as that does."""
+    return {one.trial: one for one in sorted(verifications(folder), key=lambda one: one.finished)}
 
 
 def verifications(folder: Path) -> tuple[Verification, ...]:

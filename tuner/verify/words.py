@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC
 
+from search_spaces.values import Json
 from tuner.titles import interval, number
 from tuner.verify.verification import Kept, Stress, Verification
 
@@ -26,6 +27,31 @@ def verification_lines(found: Verification) -> list[str]:
         *(f"note: {line}" for line in found.notes),
         f"Where every promise is true, a verification fails by chance at most {found.rate:.0%} of the time.",
     ]
+
+
+def verified_json(found: Verification | None) -> dict[str, Json] | None:
+    """What a front says of it: the numbers that a recommendation carries, and whether the promises held."""
+    if found is None:
+        return None
+    return {
+        "held": found.held,
+        "why": found.why,
+        "finished": found.finished.isoformat(),
+        "simulated": found.simulated,
+        "held_out": found.traffic.held_out,
+        "pairs": found.pairs,
+        "numbers": {
+            kept.name: {
+                "value": kept.verified.value,
+                "low": kept.verified.low,
+                "high": kept.verified.high,
+                "unit": kept.unit,
+                "held": kept.held,
+            }
+            for kept in found.promises
+            if kept.verified is not None
+        },
+    }
 
 
 def verified_words(found: Verification) -> str:

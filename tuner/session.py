@@ -44,7 +44,7 @@ _SAME = ("sampler", "seed", "engine", "trace", "speed", "sessions", "measure", "
 """What a resumed study must be asked as it was begun, or not asked at all."""
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
-_RESERVED = ("models", "mlartifacts")
+_RESERVED = ("models", "mlartifacts", "service")
 """Folders under the runs folder that are not studies."""
 
 

@@ -60,7 +60,7 @@ def serve(asked: ServeRequest, say: Callable[[str], None]) -> None:
         lock = hold_alone(files.lock)
     except BlockingIOError:
         raise Mistake(f"another service has {asked.runs}; stop it, or give this one other --runs") from None
-    listener = _listener(asked.host, asked.port)
+    listener = bound(asked.host, asked.port)
     environment = {
         name: value
         for name, value in ((RAY_VARIABLE, asked.address), (TRACKING_VARIABLE, asked.tracking_uri))
@@ -97,8 +97,11 @@ def serve(asked: ServeRequest, say: Callable[[str], None]) -> None:
         os.close(lock)
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    """Bound here and not by the server, whose own way of telling that it cannot is a traceback."""
+def bound(host: str, port: int) -> socket.socket:
+    """A socket bound to an address, by us and not the server, which would end in a traceback.
+
+    Raises Mistake where that cannot be.
+    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)

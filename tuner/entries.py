@@ -159,6 +159,10 @@ def study_entry(view: FrontView, note: str) -> Entry:
                 "simulated": _flag(study.engine == "simulated"),
                 "mode": mode(study),
                 "front": ", ".join(map(str, view.numbers)),
+                "verified": ", ".join(
+                    f"{number} {'held' if found.held else 'not held'} {found.finished:%Y-%m-%d %H:%M}"
+                    for number, found in view.verified.items()
+                ),
                 "recommended": None if view.recommended is None else str(view.recommended.number),
                 "tuner_version": study.tuner_version,
                 "mlflow.note.content": note,

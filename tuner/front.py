@@ -6,7 +6,7 @@ Judging is `objectives.front`'s; this applies it to what lies on disk.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from objectives.front import indistinguishable, non_dominated
@@ -17,10 +17,14 @@ from search_spaces.values import Json
 from tuner.bracket import bracket, capacity_text, replays
 from tuner.curve import SERIES, Rated, curve
 from tuner.loads import concurrency, measure_of, mode, offered_rps, sessions, speed
+from tuner.node_controls import doubtful
 from tuner.promise import Promise, promises
 from tuner.quality import Checks, read_checks
 from tuner.quality_words import quality_json, quality_text
 from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
+from tuner.verify.stored import latest_verifications
+from tuner.verify.verification import Verification
+from tuner.verify.words import verified_json
 
 GUARDED = "quality"
 """The option of a study that is there where quality is asked of its trials; it holds the limits."""
@@ -39,11 +43,13 @@ class FrontView:
     trials: tuple[StoredTrial, ...]
     """Finished ones as they were measured, by number, repeats among them."""
     promises: tuple[Promise, ...]
-    """One for each config, by number."""
+    """One for each config, by number. Trials of a node that had drifted are left out (`node_controls`)."""
     front: tuple[StoredTrial, ...]
     """What stands of the configs on it, by number. The control is among them where nothing dominates it."""
     checks: Checks = NO_CHECKS
     """What was found of the quality of what they serve."""
+    verified: Mapping[int, Verification] = field(default_factory=dict)
+    """The latest verification of each config that has one, by its number."""
 
     @property
     def guarded(self) -> bool:
@@ -99,9 +105,12 @@ class FrontView:
         return quality_text(self.study, trial, self.checks)
 
     def promise(self, number: int) -> Promise:
-        """Of the config whose first trial has this number. Raises KeyError where there is none."""
+        """Of the config whose first trial has this number, or which was measured in its place.
+
+        Raises KeyError where there is none.
+        """
         for promise in self.promises:
-            if promise.first.number == number:
+            if number in (promise.first.number, promise.first.repeats):
                 return promise
         raise KeyError(number)
 
@@ -140,13 +149,14 @@ class FrontView:
 def view(study: StudyFile, trials: Iterable[StoredTrial], checks: Checks = NO_CHECKS) -> FrontView:
     """The front of these trials under the study's own objectives. Raises GoalError for unknown ones.
 
-    Where quality is asked, what failed or was not checked is on no front and dominates nothing.
+    Where quality is asked, what failed or was not checked is on no front and dominates nothing. What a node
+    measured that had drifted by then is left out.
     """
     ordered = tuple(sorted(trials, key=lambda trial: trial.number))
     goal = Goal.of(study.objectives)
-    seen = FrontView(
-        study=study, goal=goal, trials=ordered, promises=promises(ordered), front=(), checks=checks
-    )
+    doubted = doubtful(ordered, goal)
+    found = promises(trial for trial in ordered if trial.number not in doubted)
+    seen = FrontView(study=study, goal=goal, trials=ordered, promises=found, front=(), checks=checks)
     mask = non_dominated(
         [
             losses(goal, standing) if seen.trusted(standing) or not seen.guarded else None
@@ -159,7 +169,8 @@ def view(study: StudyFile, trials: Iterable[StoredTrial], checks: Checks = NO_CH
 
 def read_view(study_folder: Path) -> FrontView:
     """The front of what lies on disk. Raises RecordError where that is no study, or a damaged one."""
-    return view(read_study(study_folder), read_trials(study_folder), read_checks(study_folder))
+    seen = view(read_study(study_folder), read_trials(study_folder), read_checks(study_folder))
+    return replace(seen, verified=latest_verifications(study_folder))
 
 
 def losses(goal: Goal, trial: StoredTrial) -> tuple[float, ...] | None:
@@ -232,6 +243,7 @@ def _trial_json(seen: FrontView, trial: StoredTrial) -> dict[str, Json]:
         "cause": None if trial.cause is None else trial.cause.value,
         "reason": trial.reason,
         "quality": quality_json(seen.study, trial, seen.checks),
+        "verified": verified_json(seen.verified.get(trial.number)),
         "is_control": trial.is_control,
         "on_front": trial.number in seen.numbers,
         "simulated": trial.ran.engine == "simulated",

@@ -20,8 +20,9 @@ from tuner.loads import load_text, measured_text, mode
 from tuner.records import StoredTrial
 from tuner.redaction import without_passwords
 from tuner.remeasure import times_text
-from tuner.study import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
+from tuner.study import Done, Event, Finished, FrontMoved, Noted, Retried, Started, Waiting
 from tuner.titles import doubt_mark
+from tuner.verify.words import verified_words
 
 _BESIDE = (
     "slo_attainment",
@@ -74,6 +75,8 @@ def _event_line(event: Event) -> str | None:
             return _waiting_words(event)
         case Retried():
             return f"trial {event.number} is run again: {event.reason}"
+        case Noted():
+            return event.text
         case FrontMoved():
             return f"front is now trial {', '.join(map(str, event.numbers))}"
         case Done():
@@ -178,6 +181,7 @@ def front_lines(seen: FrontView, *, width: int | None = None) -> list[str]:
     ]
     out += [f"trial {_name(trial)}: {_what(trial)}{_times(seen, trial)}" for trial in rows]
     out += _recommended(seen)
+    out += _verified(seen, rows)
     out += _quality(seen, rows)
     out += _failed_again(seen)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(seen.counts.items()))
@@ -209,6 +213,15 @@ def _times(seen: FrontView, trial: StoredTrial) -> str:
     again = ", ".join(str(repeat.number) for repeat in promise.fresh)
     many = "trial" if len(promise.fresh) == 1 else "trials"
     return f"; measured again {times_text(len(promise.fresh))} ({many} {again}){was}"
+
+
+def _verified(seen: FrontView, rows: Sequence[StoredTrial]) -> list[str]:
+    """What became of the promises on other traffic: the numbers to count on."""
+    return [
+        f"trial {trial.number} {verified_words(found)}"
+        for trial in rows
+        if (found := seen.verified.get(trial.number)) is not None
+    ]
 
 
 def _recommended(seen: FrontView) -> list[str]:

@@ -12,8 +12,11 @@ from search_spaces.values import Json
 from tuner.ablation.plan import ABLATIONS, REPORT
 from tuner.bracket import bracket, estimate_text, replays
 from tuner.curve import SERIES, curve
-from tuner.export.folder import launch_arguments
+from tuner.export.launch import launch_of, without_secrets
+from tuner.export.refusals import Mark
 from tuner.export.vllm import config_yaml, environment_file
+from tuner.export.yaml_text import comment_text
+from tuner.export_usecases import read_subject
 from tuner.front import FrontView, read_view
 from tuner.loads import measured_text
 from tuner.quality import read_verdict
@@ -64,7 +67,7 @@ def read_report(folder: Path) -> Report:
         failures=_failures(seen),
         time=_time(seen.trials),
         ablations=tuple(_ablations(folder)),
-        launch=_launch(seen, configs),
+        launch=_launch(seen, configs, folder),
     )
 
 
@@ -306,7 +309,7 @@ def _ablations(folder: Path) -> Iterable[AblationReport]:
         yield AblationReport(name=path.parent.name, summary=words)
 
 
-def _launch(seen: FrontView, configs: Sequence[ConfigReport]) -> LaunchReport | None:
+def _launch(seen: FrontView, configs: Sequence[ConfigReport], folder: Path) -> LaunchReport | None:
     best = seen.recommended
     if best is None:
         return None
@@ -329,10 +332,11 @@ def _launch(seen: FrontView, configs: Sequence[ConfigReport]) -> LaunchReport | 
             else []
         ),
     ]
-    comments = "".join(f"# {' '.join(line.split())}\n" for line in beware)
+    launch = launch_of(read_subject(folder, best.number, tuple(Mark)))
     return LaunchReport(
         trial=best.number,
-        yaml=comments + config_yaml(best.model, launch_arguments(best)),
-        environment=environment_file(best.environment),
+        yaml=comment_text(beware) + config_yaml(launch.model, without_secrets(launch.arguments)),
+        environment=environment_file(launch.environment),
+        secrets=tuple(f"{secret.was}, in {secret.variable}" for secret in launch.secrets),
         beware=tuple(beware),
     )

@@ -134,6 +134,8 @@ class LaunchReport:
     """For `vllm serve --config`. What speaks against using it stands in it as comments."""
     environment: str
     """`NAME=value` lines; empty where there are none."""
+    secrets: tuple[str, ...]
+    """What was secret when it was measured, and has to be set before it starts."""
     beware: tuple[str, ...]
     """What speaks against using it."""
 

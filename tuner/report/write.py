@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from objectives.goal import GoalError
+from search_spaces.faults import SpaceError
 from search_spaces.values import Json
 from tuner.ablation.report import report_json
 from tuner.mistakes import Mistake
@@ -21,7 +22,7 @@ def report(study: str | None, runs: Path, out: Path | None) -> Report:
     """
     try:
         found = read_report(study_folder(study, runs))
-    except GoalError as error:
+    except (GoalError, SpaceError) as error:
         raise Mistake(str(error)) from error
     if out is not None:
         _write(out, report_html(found))

@@ -109,6 +109,7 @@ def test_a_study_that_ran_tells_how_long_trials_take(
         options={**loads.study().options, "speed": 1.0},
     )
     write_study(tmp_path / "tea", study)
+    outcome = loads.measured()
     for number, (start, total) in enumerate([(30.0, 100.0), (40.0, 140.0), (50.0, 210.0)]):
         outcome = loads.measured()
         ran = dataclasses.replace(outcome.ran, engine="vllm", start_s=start, total_s=total)

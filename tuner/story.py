@@ -10,6 +10,7 @@ from search_spaces.parameters import every
 from tuner.bracket import estimate_text, replays
 from tuner.front import FrontView
 from tuner.loads import closed_text, measure_of, offered_rps, sessions, speed
+from tuner.quality_words import FAILED, UNCHECKED, quality_state
 from tuner.records import State, StoredTrial, StudyFile
 from tuner.remeasure import times_text
 from tuner.titles import config_title, doubt_mark, number, space_of
@@ -181,12 +182,21 @@ def _again(view: FrontView) -> list[str]:
 
 
 def _quality(view: FrontView) -> list[str]:
-    """How the front answers beside the reference, and what that kept off it."""
+    """How what is recommended answers beside the reference, and whose answers keep it from that."""
     if view.study.engine == "simulated":
         return ["Quality: simulated, not checked."]
-    told = [*view.best_first[:ROWS], *view.refused[:ROWS]]
-    lines = {trial.number: view.quality_text(trial) for trial in told}
-    return ["\n".join(f"- trial {number} {_text(_cut(text))}" for number, text in lines.items() if text)]
+    told = [] if view.recommended is None else [view.recommended]
+    lines = [_quality_of(view, trial) for trial in told]
+    for state in (FAILED, UNCHECKED):
+        those = [t for t in view.refused if quality_state(view.study, t, view.checks) == state]
+        if those:
+            numbers = _trials([trial.number for trial in those])
+            lines.append(f"{numbers}: quality {state}, so never recommended; {_quality_of(view, those[0])}")
+    return ["\n".join(f"- {line}" for line in lines)]
+
+
+def _quality_of(view: FrontView, trial: StoredTrial) -> str:
+    return f"trial {trial.number} {_text(_cut(view.quality_text(trial) or ''))}"
 
 
 def _control(view: FrontView) -> list[str]:

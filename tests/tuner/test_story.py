@@ -3,8 +3,10 @@ import dataclasses
 from cluster.order import Cause, Outcome
 from search_spaces.load import load_space
 from tests.tuner import loads, stories
+from tests.tuner.verdicts import passed, verdict
 from tuner.entries import TAG_LENGTH
 from tuner.front import view
+from tuner.quality import Checks
 from tuner.records import State, StudyFile
 from tuner.story import ROWS, story
 
@@ -29,7 +31,7 @@ def test_a_study_is_told_with_its_front_control_failures_and_next_commands() -> 
         stories.stored(stories.failed(Cause.OUT_OF_MEMORY, "needs 3 | has 2\nGiB"), 2),
         stories.stored(stories.failed(Cause.OUT_OF_MEMORY, "needs 4"), 3),
     ]
-    told = story(view(_study(), trials), runs="elsewhere")
+    told = story(view(_study(), trials, passed(trials)), runs="elsewhere")
     assert told.startswith(
         "Trials finished: 4 (2 measured, 2 failed). "
         "Best by goodput: trial 1, 2 (1.5 to 2.5) requests/s, the control 1 (0.5 to 1.5); "
@@ -62,7 +64,7 @@ def test_simulated_numbers_are_marked_and_not_offered_for_export() -> None:
 
 def test_the_trial_to_export_is_the_best_by_the_first_objective() -> None:
     trials = [stories.stored(stories.measured(n, 0.01 * n), n) for n in (1, 2, 3)]
-    assert "--trial 3 " in story(view(_study(), trials))
+    assert "--trial 3 " in story(view(_study(), trials, passed(trials)))
 
 
 def test_where_the_defaults_are_best_nothing_is_offered_for_export() -> None:
@@ -70,7 +72,7 @@ def test_where_the_defaults_are_best_nothing_is_offered_for_export() -> None:
         stories.stored(stories.measured(3.0, 0.05), 0),
         stories.stored(stories.measured(2.0, 0.03), 1),
     ]
-    told = story(view(_study(), trials))
+    told = story(view(_study(), trials, passed(trials)))
     assert "No trial beat the engine's defaults on goodput" in told
     assert "tuner export" not in told
 
@@ -119,7 +121,7 @@ def test_it_tells_how_capacity_was_found_and_what_cuts_saved() -> None:
         stories.stored(loads.measured(loads.BETWEEN), 0),
         stories.stored(loads.measured(loads.ABOVE), 1),
     ]
-    told = story(view(loads.study(engine="vllm"), trials))
+    told = story(view(loads.study(engine="vllm"), trials, passed(trials)))
     assert (
         "Best by capacity: trial 1, at least 96 (91.2 to ?) requests/s, the control 12 (11.4 to 13.2); "
         "measured once." in told
@@ -142,3 +144,22 @@ def test_trials_whose_numbers_the_engine_contradicts_are_marked_with_one_reason(
     told = story(view(loads.study(), trials))
     assert "| 1 ! | at least 96" in told
     assert "! In trials 0, 1 client and engine disagree, for example: 4012 tokens \\| 4300." in told
+
+
+def test_what_is_known_of_quality_is_told_of_the_front_and_of_what_it_kept_off_it() -> None:
+    trials = [stories.stored(stories.measured(n, 0.01 * n), n) for n in (1, 2)]
+    trials[1] = dataclasses.replace(trials[1], arguments={"kv_cache_dtype": "fp8"})
+    checks = Checks(
+        verdicts={
+            trials[0].artefact: verdict(trials[0].artefact),
+            trials[1].artefact: verdict(trials[1].artefact, passed=False),
+        }
+    )
+    study = dataclasses.replace(_study(), options={"quality": {}})
+    told = story(view(study, trials, checks))
+    assert "- trial 1 quality passed: NLL +0.0639 (0.0498 to 0.0765)" in told
+    assert (
+        "- trial 2: quality failed, so never recommended; trial 2 quality failed: the reference's words cost"
+        in told
+    )
+    assert "tuner export tea --trial 1" in told

@@ -8,7 +8,9 @@ from objectives.measurement import Estimate
 from search_spaces.measure import Fixed
 from tests.tuner import loads, stories
 from tests.tuner.test_export import STUDY, TRIAL
+from tests.tuner.verdicts import passed, verdict
 from tuner.front import view
+from tuner.quality import Checks
 from tuner.records import StoredTrial
 from tuner.study import Event, Finished, Started, Waiting
 from tuner.terminal import Progress, config_words, front_lines, next_steps
@@ -51,7 +53,7 @@ def test_booleans_and_nothing_read_as_in_yaml() -> None:
 
 
 def test_the_table_has_objectives_with_intervals_and_each_config_on_a_line() -> None:
-    text = "\n".join(front_lines(view(STUDY, [TRIAL]), width=120))
+    text = "\n".join(front_lines(view(STUDY, [TRIAL], passed([TRIAL])), width=120))
     assert "3.25" in text
     assert "3–3.5" in text
     assert "trial 5: prefix_cache=off speculation=ngram speculation.depth=4" in text
@@ -90,7 +92,7 @@ def test_the_front_says_what_was_measured_again_and_what_it_showed_at_first() ->
 
 def test_what_held_is_recommended_and_shown_though_a_single_measurement_beats_it() -> None:
     trials = [_repeated(3, 9.0), _repeated(4, 8.0), _repeated(8, 6.0, 3)]
-    seen = view(replace(stories.study_file(), objectives=("goodput",), engine="vllm"), trials)
+    seen = view(replace(stories.study_file(), objectives=("goodput",), engine="vllm"), trials, passed(trials))
     text = "\n".join(front_lines(seen, width=120))
     assert "recommended: trial 3, the best of those measured again; trial 4 shows more" in text
     assert "trial 3: " in text
@@ -105,13 +107,15 @@ def test_a_config_that_failed_when_measured_again_is_told_with_the_reason() -> N
 
 
 def test_the_next_command_exports_the_best_trial_of_this_very_study() -> None:
-    lines = next_steps(view(STUDY, [TRIAL]), runs=Path("else"), tracking_uri="sqlite:///x", logged=True)
+    lines = next_steps(
+        view(STUDY, [TRIAL], passed([TRIAL])), runs=Path("else"), tracking_uri="sqlite:///x", logged=True
+    )
     assert "tuner export s --trial 5 --to vllm --out deploy/ --runs else" in lines[1]
     assert "tuner ui --tracking-uri sqlite:///x" in lines[0]
 
 
 def test_a_quiet_search_says_what_runs_how_far_it_is_and_the_best_so_far() -> None:
-    event = Waiting(running_s={6: 42.0}, view=view(STUDY, [TRIAL]), total=8, eta_s=95.0)
+    event = Waiting(running_s={6: 42.0}, view=view(STUDY, [TRIAL], passed([TRIAL])), total=8, eta_s=95.0)
     assert _said(event).endswith(
         "running trial 6 for 42 s [1 of 8 done, best goodput_rps 3.25 (trial 5), about 2 min left]"
     )
@@ -119,14 +123,16 @@ def test_a_quiet_search_says_what_runs_how_far_it_is_and_the_best_so_far() -> No
 
 def test_where_nothing_beat_the_control_it_says_so_and_how_to_go_on() -> None:
     control = replace(TRIAL, number=0, is_control=True, config=None)
-    lines = next_steps(view(STUDY, [control]), runs=Path("runs"), tracking_uri="sqlite:///x", logged=True)
+    lines = next_steps(
+        view(STUDY, [control], passed([control])), runs=Path("runs"), tracking_uri="sqlite:///x", logged=True
+    )
     assert "tuner search --study s --resume --trials 2" in lines[1]
     assert lines[2] == "next: tuner export s --trial 0 --to vllm --out deploy/"
 
 
 def test_a_log_that_mlflow_lacks_is_not_said_to_be_there() -> None:
     (first, *_) = next_steps(
-        view(STUDY, [TRIAL]), runs=Path("runs"), tracking_uri="http://a:b@h", logged=False
+        view(STUDY, [TRIAL], passed([TRIAL])), runs=Path("runs"), tracking_uri="http://a:b@h", logged=False
     )
     assert first == "MLflow at http://a:***@h does not have it all; it is safe in runs/s"
 
@@ -226,3 +232,49 @@ def test_where_the_control_keeps_up_a_goodput_study_is_told_to_drive_harder_or_l
     # The reference load of a search for the capacity is meant to be kept up with.
     met = front_lines(view(loads.study(), [stories.stored(loads.measured(), 0)]))
     assert "--speed" not in "\n".join(met)
+
+
+def test_the_front_tells_of_quality_and_a_faster_config_that_answers_worse_is_not_on_it() -> None:
+    trials = [
+        replace(_repeated(0, 1.0), is_control=True),
+        replace(_repeated(3, 9.0), arguments={"kv_cache_dtype": "fp8"}),
+        replace(_repeated(4, 5.0), arguments={"quantization": "fp8"}),
+    ]
+    worse, control = trials[1].artefact, trials[0].artefact
+    checks = Checks(
+        verdicts={worse: verdict(worse, passed=False), control: verdict(control, is_reference=True)},
+        unchecked={trials[2].artefact: "HTTP 500: no"},
+    )
+    study = replace(
+        stories.study_file(), objectives=("goodput",), engine="vllm", options={"quality": {"tokens": 32}}
+    )
+    seen = view(study, trials, checks)
+    assert seen.numbers == (0,)
+    lines = front_lines(seen, width=120)
+    assert "trial 0 quality: the reference" in lines
+    assert "trial 4 quality not checked: HTTP 500: no; never recommended" in lines
+    (told,) = (line for line in lines if line.startswith("trial 3 quality"))
+    assert told == (
+        "trial 3 quality failed: the reference's words cost 0.0639 nats a token more, and 0.02 is the most "
+        "(NLL +0.0639 (0.0498 to 0.0765), KL 0.0159 (0.0125 to 0.0200) nats a token, "
+        "agreement 93.4% (91.7% to 94.8%)); never recommended"
+    )
+
+
+def test_where_nothing_passed_the_check_of_quality_nothing_is_offered_for_export() -> None:
+    study = replace(stories.study_file(), objectives=("goodput",), engine="vllm", options={"quality": {}})
+    seen = view(study, [_repeated(3, 9.0)])
+    steps = next_steps(seen, runs=Path("runs"), tracking_uri="sqlite:///x", logged=True)
+    assert seen.recommended is None
+    assert steps[-1] == (
+        "no trial that was measured has passed the check of quality; tuner front tea says why"
+    )
+    assert "trial 3 quality not checked: there is no reference to compare it with; never recommended" in (
+        front_lines(seen, width=120)
+    )
+
+
+def test_a_simulated_study_says_that_its_quality_was_not_checked_and_recommends_all_the_same() -> None:
+    seen = view(replace(stories.study_file(), objectives=("goodput",)), [_repeated(3, 9.0)])
+    assert "quality: simulated, not checked" in front_lines(seen, width=120)
+    assert seen.recommended is not None

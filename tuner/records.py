@@ -8,16 +8,21 @@
                             /steps/01-requests.parquet  01-counters.parquet  …
                                               the same of every further replay, in the order they were played
 
-A trial's folder is filled under another name and then renamed, so a folder that has a trial's name is
-whole. This is the truth about a study: the sampler's database and MLflow are filled from it. JSON and
-Parquet only; secrets are blanked before anything is written.
+A trial's folder is filled under another name, flushed to the disk and then renamed, so a folder that has a
+trial's name is whole, whatever happened to the driver or its machine meanwhile. This is the truth about a
+study: the sampler's database and MLflow are filled from it. JSON and Parquet only; secrets are blanked before
+anything is written.
 """
 
+import errno
 import json
+import logging
 import math
+import os
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -30,6 +35,7 @@ from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
 from objectives.slo import Slo
 from search_spaces.artefact import artefact
 from search_spaces.values import Json, Scalar
+from tuner.durable import flush, flush_tree
 from tuner.mistakes import Mistake
 from tuner.redaction import redacted_environment, redacted_settings, redacted_text, without_passwords
 from tuner.series import write_records, write_samples
@@ -49,8 +55,15 @@ TRIALS = "trials"
 STEPS = "steps"
 
 
+_LOG = logging.getLogger(__name__)
+
+
 class RecordError(Mistake):
     """A study's file cannot be read; the message says which and why."""
+
+
+class TornRecord(RecordError):
+    """The file is not there or no whole JSON, so it says nothing."""
 
 
 class State(StrEnum):
@@ -194,8 +207,11 @@ def write_study(folder: Path, study: StudyFile) -> None:
         "options": redacted_settings(study.options),
     }
     part = folder / f".{STUDY}.part"
-    part.write_text(_to_json(raw))
-    part.replace(folder / STUDY)
+    with _making_room_helps(part, "the study was not begun"):
+        part.write_text(_to_json(raw))
+        flush([part])
+        part.replace(folder / STUDY)
+        flush([folder])
 
 
 def read_study(folder: Path) -> StudyFile:
@@ -243,9 +259,46 @@ def write_outcome(
         OSError: the disk is full or not writable, or the trial is there already.
     """
     folder = trial_folder(study_folder, trial.number)
-    part = folder.with_name(f".{folder.name}.part")
+    part = part_folder(folder)
     shutil.rmtree(part, ignore_errors=True)  # what a killed driver left
-    part.mkdir(parents=True)
+    with _making_room_helps(part, f"trial {trial.number} was not kept and is measured again"):
+        part.mkdir(parents=True)
+        _fill(part, trial, outcome, secrets, files)
+        flush_tree(part)
+        part.rename(folder)
+        flush([folder.parent])
+    return folder
+
+
+def part_folder(trial_folder: Path) -> Path:
+    """Where a trial's folder is filled before it has its name."""
+    return trial_folder.with_name(f".{trial_folder.name}.part")
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def _making_room_helps(part: Path, lost: str) -> Iterator[None]:
+    """Leave nothing half-written; where the disk is full, say what that means and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+        if error.errno not in _NO_ROOM:
+            raise
+        why = os.strerror(error.errno)
+        raise OSError(
+            error.errno, f"{why}; {lost}: make room, then go on with --resume", str(part.parent)
+        ) from error
+
+
+def _fill(
+    part: Path, trial: StoredTrial, outcome: Outcome, secrets: Iterable[str], files: Mapping[str, bytes]
+) -> None:
     ran = outcome.ran
     (part / OUTCOME).write_text(_to_json(_raw_trial(trial)))
     (part / LOG).write_text(redacted_text(ran.log, secrets), encoding="utf-8", errors="replace")
@@ -259,8 +312,6 @@ def write_outcome(
         requests.parent.mkdir(exist_ok=True)
         write_records(requests, step.records)
         write_samples(counters, step.samples)
-    part.rename(folder)
-    return folder
 
 
 def read_outcome(folder: Path) -> StoredTrial:
@@ -288,10 +339,30 @@ def read_outcome(folder: Path) -> StoredTrial:
 def read_trials(study_folder: Path) -> tuple[StoredTrial, ...]:
     """Every finished trial of a study, by number. What is half-written is not there.
 
-    Raises RecordError where one cannot be read.
+    A trial whose outcome is torn (a copy that was broken off, a bad disk) is left out, with a warning that
+    names its file: the search measures another one in its place.
+
+    Raises RecordError where one says what this version does not understand.
     """
     folders = (path for path in (study_folder / TRIALS).glob("*") if path.name.isdecimal())
-    return tuple(sorted((read_outcome(path) for path in folders), key=lambda trial: trial.number))
+    found = (_read_unless_torn(path) for path in folders)
+    return tuple(sorted((trial for trial in found if trial is not None), key=lambda trial: trial.number))
+
+
+def numbers_on_disk(study_folder: Path) -> set[int]:
+    """Numbers of the trials that have a folder, readable or not."""
+    return {int(path.name) for path in (study_folder / TRIALS).glob("*") if path.name.isdecimal()}
+
+
+def _read_unless_torn(trial_folder: Path) -> StoredTrial | None:
+    try:
+        return read_outcome(trial_folder)
+    except TornRecord as torn:
+        _LOG.warning(
+            "%s; this trial is left out: put the file back from a copy, or tuner doctor --clean removes it",
+            torn,
+        )
+        return None
 
 
 def _shown(ran: Ran) -> Ran:
@@ -393,7 +464,11 @@ def _check_schema(raw: _Raw) -> None:
 def _from_json(path: Path) -> _Raw:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except FileNotFoundError as error:
+        raise TornRecord(f"{path}: no such file") from error
+    except ValueError as error:  # no UTF-8, no JSON, or half of it
+        raise TornRecord(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
+    except OSError as error:
         raise _damaged(path, error) from error
     if not isinstance(raw, dict):
         raise RecordError(f"{path}: expected an object, got {type(raw).__name__}")
@@ -401,6 +476,4 @@ def _from_json(path: Path) -> _Raw:
 
 
 def _damaged(path: Path, error: Exception) -> RecordError:
-    if isinstance(error, FileNotFoundError):
-        return RecordError(f"{path}: no such file")
     return RecordError(f"{path}: cannot be read ({type(error).__name__}: {error})")

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.order import Cause, Failed, Measured, Ran, Step
@@ -80,6 +80,7 @@ _MEASUREMENTS = st.builds(
 )
 
 
+@settings(deadline=None, max_examples=50)  # every example waits for the disk
 @given(measurement=_MEASUREMENTS, points=st.lists(_POINTS, max_size=3))
 def test_whatever_was_measured_comes_back(measurement: Measurement, points: list[LoadPoint]) -> None:
     steps = tuple(Step(point=point, records=(), samples=()) for point in points)

@@ -110,7 +110,6 @@ _LOSSY_SPECULATION = (
     "rejection_sample_method",
     "synthetic_acceptance_rates",
     "synthetic_acceptance_length",
-    "synthetic_acceptance_rate",
 )
 """How a draft is accepted: the one part of speculation that may be asked to change answers."""
 
@@ -171,13 +170,15 @@ def artefact(model: str, arguments: Mapping[str, Json], environment: Mapping[str
         if name in _NEUTRAL or value is None or _DEFAULTS.get(name) == value:
             continue
         if name == "speculative_config" and isinstance(value, dict):
-            accepted = {key: value[key] for key in _LOSSY_SPECULATION if value.get(key) is not None}
+            accepted = {
+                key: value[key] for key in _LOSSY_SPECULATION if value.get(key) not in (None, "standard")
+            }
             if accepted:
                 lossy[name] = dict(accepted)
             lossless[name] = {
                 key: item
                 for key, item in value.items()
-                if key not in _NEUTRAL_SPECULATION and key not in accepted and item is not None
+                if key not in _NEUTRAL_SPECULATION and key not in _LOSSY_SPECULATION and item is not None
             }
         elif name in _LOSSLESS:
             lossless[name] = value

@@ -14,8 +14,8 @@ EXIT_NOT_HELD = 3
 
 
 @click.command()
-@click.argument("study", metavar="[STUDY]", required=False)
-@click.option("--trial", type=click.IntRange(min=0), help="The trial to verify.")
+@click.argument("named", metavar="[STUDY | FOLDER]", required=False)
+@click.option("--trial", type=click.IntRange(min=0), help="The trial of STUDY to verify.")
 @click.option(
     "--trace",
     type=click.Path(dir_okay=False),
@@ -36,7 +36,7 @@ EXIT_NOT_HELD = 3
 @RUNS
 @JSON
 def verify(
-    study: str | None,
+    named: str | None,
     trial: int | None,
     trace: str | None,
     pairs: int,
@@ -46,7 +46,9 @@ def verify(
     runs: Path,
     as_json: bool,
 ) -> None:
-    """Hold a trial of STUDY (default: the latest) to what was promised of it, on other traffic.
+    """Hold a trial of STUDY (default: the latest), or an exported FOLDER, to what was promised of it.
+
+    It is started afresh and played traffic that it was not chosen by, the control beside it.
 
     Exit code 0: every promise held; 3: one did not. Run again after a stop, it goes on.
     """
@@ -56,13 +58,16 @@ def verify(
     from tuner.verify.words import verification_lines
 
     show = Progress(say=lambda line: click.echo(line, err=as_json)).show
-    if trial is None:
-        raise Mistake("--trial is missing: the trial to verify")
+    folder = Path(named) if trial is None and named is not None and Path(named).is_dir() else None
+    if trial is None and folder is None:
+        what = f"there is no folder {named}, and no trial is named" if named else "nothing is named"
+        raise Mistake(f"{what}: give a study with --trial N, or an exported folder")
     with stops_in_order():
         done = verify_usecases.verify(
             verify_usecases.VerifyRequest(
-                study=study,
+                study=None if folder else named,
                 trial=trial,
+                folder=folder,
                 trace=trace,
                 pairs=pairs,
                 stress=stress,

@@ -15,7 +15,7 @@ from search_spaces.arguments import Rendered, render, render_control
 from search_spaces.load import parse_space
 from search_spaces.space import Space
 from tuner.ablation.plan import PlannedRun
-from tuner.ablation.run import AblationEvent, ablate, to_do
+from tuner.ablation.run import AblationEvent, Recorder, ablate, to_do
 from tuner.front import read_view
 from tuner.ledger import Ledger
 from tuner.loads import measure_of
@@ -30,19 +30,25 @@ from tuner.verify.promised import Promised, promised_of
 from tuner.verify.stored import write_verification
 from tuner.verify.traffic import held_out
 from tuner.verify.verification import Quality, Source, Verification
+from tuner.verify_folder import read_exported
 from tuner.verify_logged import verify_family
 from tuner.verify_plan import VerifyPlan, check_begun, place
 from tuner.verify_report import verification
 
 DEFAULT_PAIRS = 4
 
+EXPORTS = "exports"
+"""Under the runs folder: what was run of exported folders, which may lie anywhere and are not written to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest:
-    """What `tuner verify` was asked of a study's trial."""
+    """What `tuner verify` was asked: of a trial or of an exported folder, exactly one of the two."""
 
-    study: str | None
-    trial: int
+    study: str | None = None
+    """Of the trial; None: the latest."""
+    trial: int | None = None
+    folder: Path | None = None
     trace: str | None = None
     """A file of traffic like the study's that it did not search on."""
     pairs: int = DEFAULT_PAIRS
@@ -84,14 +90,43 @@ Show = Callable[[AblationEvent | str], None]
 
 
 def verify(asked: VerifyRequest, show: Show) -> Verified:
-    """Verify a study's trial, or go on with that.
+    """Verify what is asked, or go on with that.
 
     Args:
         show: given every event as it happens, and remarks as strings.
     """
+    if asked.folder is not None:
+        return _verify_folder(asked, asked.folder, show)
+    if asked.trial is None:
+        raise Mistake("--trial is missing: the trial to verify; or name an exported folder")
+    return _verify_trial(asked, asked.trial, show)
+
+
+def _verify_folder(asked: VerifyRequest, folder: Path, show: Show) -> Verified:
+    with users_mistakes():
+        exported = read_exported(folder)
+        said = exported.promised
+        subject = _Subject(
+            promised=said,
+            source="folder",
+            config=exported.config,
+            control=exported.control,
+            quality=exported.quality,
+            folder=asked.runs / EXPORTS / f"{said.study}-{said.trial:04d}-{exported.digest[:8]}",
+            known=(),
+            is_control=False,
+        )
+        plan = _planned(subject, asked)
+        _run(plan, subject, asked.address, show, lambda finished, *, over: None)
+        found = verification(plan, read_trials(plan.folder), subject.quality, datetime.now(UTC))
+        write_verification(plan.folder, found)
+    return Verified(found=found, folder=plan.folder, logged=None, tracking_uri=None)
+
+
+def _verify_trial(asked: VerifyRequest, number: int, show: Show) -> Verified:
     with users_mistakes():
         folder = study_folder(asked.study, asked.runs)
-        study, trial = trial_of(folder, asked.trial)
+        study, trial = trial_of(folder, number)
         uri = asked.tracking_uri or tracking_uri_of(study, asked.runs)
         subject = _of_study(folder, trial.number if trial.repeats is None else trial.repeats)
         plan = _planned(subject, asked)
@@ -104,6 +139,8 @@ def verify(asked: VerifyRequest, show: Show) -> Verified:
         found = verification(plan, read_trials(plan.folder), subject.quality, datetime.now(UTC))
         write_verification(plan.folder, found)
         logged = ledger.write_family(verify_family(plan, study, read_trials(plan.folder), found))
+        # The study's own run says what was verified. One that is over stays as it ended.
+        logged = ledger.sync(folder, read_view(folder), "KILLED") and logged
     return Verified(found=found, folder=plan.folder, logged=logged, tracking_uri=uri)
 
 
@@ -171,7 +208,7 @@ def _run(
     subject: _Subject,
     address: str | None,
     show: Show,
-    record: Callable[..., bool],
+    record: Recorder,
 ) -> None:
     """Run what is left of it."""
     left = len(to_do(plan, read_trials(plan.folder)))

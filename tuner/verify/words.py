@@ -8,6 +8,10 @@ from tuner.titles import interval, number
 from tuner.verify.verification import Kept, Stress, Verification
 
 
+_CHANCE = "Where every promise is true, a verification fails by chance at most {:.0%} of the time."
+"""Of one pair of runs nothing of the kind is known."""
+
+
 def verification_lines(found: Verification) -> list[str]:
     """The whole of it."""
     mark = " (SIMULATED, not measured)" if found.simulated else ""
@@ -25,7 +29,7 @@ def verification_lines(found: Verification) -> list[str]:
         *(f"not judged: {line}" for line in found.not_judged),
         *(line for stress in found.stress for line in _stress_lines(stress)),
         *(f"note: {line}" for line in found.notes),
-        f"Where every promise is true, a verification fails by chance at most {found.rate:.0%} of the time.",
+        *([_CHANCE.format(found.rate)] if found.pairs > 1 else []),
     ]
 
 

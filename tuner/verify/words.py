@@ -7,7 +7,6 @@ from search_spaces.values import Json
 from tuner.titles import interval, number
 from tuner.verify.verification import Kept, Stress, Verification
 
-
 _CHANCE = "Where every promise is true, a verification fails by chance at most {:.0%} of the time."
 """Of one pair of runs nothing of the kind is known."""
 

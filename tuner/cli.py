@@ -12,6 +12,7 @@ import tuner
 from tuner.export_commands import export
 from tuner.interrupts import stops_in_order
 from tuner.mistakes import Mistake
+from tuner.nodes_commands import nodes
 from tuner.options import JSON, RUNS, print_json
 from tuner.plan_commands import plan
 from tuner.redaction import without_passwords
@@ -245,12 +246,13 @@ def space_show(reference: str, as_json: bool) -> None:
         _print(usecases.space_lines(loaded))
 
 
+main.add_command(nodes)
 main.add_command(trace)
-main.add_command(export)
 main.add_command(plan)
 main.add_command(verify)
 for command in SERVICE_COMMANDS:
     main.add_command(command)
+main.add_command(export)
 main.add_command(report)
 
 

@@ -42,6 +42,13 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """Something happened to a node, in one sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """A trial has an outcome, and it is on disk."""
 
@@ -83,4 +90,4 @@ class Done:
     """Whether MLflow has everything."""
 
 
-Event = Started | Waiting | Retried | Finished | FrontMoved | Done
+Event = Started | Waiting | Retried | Noted | Finished | FrontMoved | Done

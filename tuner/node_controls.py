@@ -50,6 +50,7 @@ class _History:
     bad: int = 0
     since: int = 0
     last: list[int]
+    controls: list[int]
     reason: str | None = None
     good: list[tuple[Estimate, ...]]
 
@@ -64,7 +65,7 @@ class NodeStanding:
     reason: str | None = None
     """Why it is not good."""
     doubtful: tuple[int, ...] = ()
-    """Numbers of the trials that are not believed, of a node that is set aside."""
+    """Numbers of the trials that are not believed, of a node that is set aside: its last controls too."""
 
 
 def standings(trials: Iterable[StoredTrial], goal: Goal) -> dict[str, NodeStanding]:
@@ -73,13 +74,13 @@ def standings(trials: Iterable[StoredTrial], goal: Goal) -> dict[str, NodeStandi
     Trials count in the order they were sent out. Where the study's first control was not measured nothing
     can be told, and every node is good.
     """
-    ordered = sorted(trials, key=lambda trial: (trial.started, trial.number))
-    nodes = {trial.ran.node for trial in ordered if trial.ran.node is not None}
-    known = any(trial.is_control and _scored(trial, goal) for trial in ordered)
+    found_trials = tuple(trials)
+    nodes = {trial.ran.node for trial in found_trials if trial.ran.node is not None}
+    known = any(trial.is_control and _scored(trial, goal) for trial in found_trials)
     if len(nodes) < 2 or not known:
         return {node: NodeStanding(state=NodeState.GOOD, since=0) for node in sorted(nodes)}
-    found = {node: _History(last=[], good=[]) for node in sorted(nodes)}
-    for trial in ordered:
+    found = {node: _History(last=[], controls=[], good=[]) for node in sorted(nodes)}
+    for trial in sorted(found_trials, key=lambda trial: (trial.started, trial.number)):
         if trial.ran.node is not None:
             _take_in(found, trial, goal)
     return {
@@ -87,7 +88,7 @@ def standings(trials: Iterable[StoredTrial], goal: Goal) -> dict[str, NodeStandi
             state=history.state,
             since=history.since,
             reason=history.reason,
-            doubtful=tuple(history.last) if history.state is NodeState.ASIDE else (),
+            doubtful=(*history.last, *history.controls) if history.state is NodeState.ASIDE else (),
         )
         for node, history in found.items()
     }
@@ -148,9 +149,11 @@ def _take_in(nodes: Mapping[str, _History], trial: StoredTrial, goal: Goal) -> N
     if fault is None and seen is not None:
         history.good.append(seen)
         history.last.clear()
+        history.controls.clear()
         history.state, history.bad, history.since, history.reason = NodeState.GOOD, 0, 0, None
         return
     history.bad += 1
+    history.controls.append(trial.number)
     history.reason = f"its control (trial {trial.number}) {'failed, ' if seen is None else ''}{fault}"
     history.state = NodeState.ASIDE if history.bad >= _TRIES else NodeState.SUSPECT
 

@@ -8,25 +8,26 @@ stop it by no longer asking for the next event. Where trials run, what proposes 
 logged come from outside. What was measured is on disk before anything else may fail; a search that was
 killed at any point goes on from there.
 
-Counted are finished trials, measured or failed, the control among them. What says nothing about a config
-(a node lost, a client late, a cancellation) is sent out once more, and counts when it fails again.
+Counted are finished trials, measured or failed, the controls among them. What says nothing about a config
+(a node lost, a client late, a cancellation) is sent out once more, and counts when it fails again; a config
+that lost two nodes in a row is at fault.
 """
 
 import fcntl
 import math
 import os
 import statistics
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from cluster.dispatch.dispatch import Dispatch
 from cluster.node.secrecy import secret_values
-from cluster.order import Failed, Order, Outcome
+from cluster.order import Cause, Failed, Order, Outcome
 from objectives.answers import Tokens
 from objectives.goal import Goal, MissingObjective, violations
 from objectives.measurement import Measurement
@@ -34,16 +35,20 @@ from objectives.metrics import METRICS
 from objectives.slo import Slo
 from search_spaces.space import Config, Space
 from tuner import __version__
-from tuner.events import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
+from tuner.events import Done, Event, Finished, FrontMoved, Noted, Retried, Started, Waiting
 from tuner.first_speed import begun_at, first_speed
 from tuner.front import FrontView, losses, view
 from tuner.ledger import Standing
 from tuner.mistakes import Mistake
+from tuner.node_controls import doubtful, owed_elsewhere
+from tuner.places import Look, Node, Places
 from tuner.quality_guard import QualityGuard, artefact_of
 from tuner.records import (
     STUDY,
     StoredTrial,
     StudyFile,
+    numbers_on_disk,
+    read_study,
     read_trials,
     write_outcome,
     write_study,
@@ -56,6 +61,7 @@ __all__ = [
     "Event",
     "Finished",
     "FrontMoved",
+    "Noted",
     "Recorder",
     "Retried",
     "Started",
@@ -77,6 +83,11 @@ _COUNT_THE_SLO = ("capacity_", "goodput_", "cost_", "slo_attainment")
 
 QUIET_S = 30.0
 """How long a search may go without an event."""
+
+OVERDUE_S = 2 * 3600.0
+"""A trial is given up after ten times what the longest one took, and never before this."""
+OVERDUE_AT_FIRST_S = 12 * 3600.0
+"""The same while none has finished: models are fetched and loaded."""
 
 LOCK = "lock"
 
@@ -119,10 +130,16 @@ class _Flight:
     """None: the control."""
     repeats: int | None
     """The trial whose config it measures again, if it does."""
-    share: float
-    """Of all the room there is."""
     started: datetime
+    node: Node = None
+    """Where it runs, or ran last."""
+    share: float = 0.0
+    """Of its node, what it takes."""
+    is_nodes: bool = False
+    """Whether it is measured for its node's sake, so that no other will do."""
     attempts: int = 1
+    losses: int = 0
+    """How often its node was lost."""
 
 
 def search(
@@ -139,13 +156,17 @@ def search(
     asked again when the study is resumed.
 
     Raises:
-        StudyError: another process is searching this study, its parts do not belong together, or no node
-            can run a trial.
+        StudyError: another process is searching this study, its parts do not belong together, no node
+            can run a trial, or one never ends.
         OSError: a trial cannot be written to disk.
     """
     with locked(plan.folder):
         if not (plan.folder / STUDY).exists():
             write_study(plan.folder, plan.study)
+        elif read_study(plan.folder).id != plan.study.id:
+            raise StudyError(
+                f"study {plan.study.name} was begun by another search meanwhile; --resume goes on"
+            )
         driver = _Driver(plan, dispatch, sampler, recorder, now)
         driver.reconcile()
         finished = False
@@ -165,6 +186,16 @@ def told_violations(measurement: Measurement, goal: Goal, slo: Slo) -> dict[str,
     """What must hold beside the objectives: the SLO, where there is one and no objective counts it."""
     counted = any(objective.metric.startswith(_COUNT_THE_SLO) for objective in goal.objectives)
     return violations(measurement, slo) if slo.limits() and not counted else {}
+
+
+def _blamed(flight: _Flight, outcome: Outcome) -> Outcome:
+    """The outcome, put down to the config where two nodes in a row were lost with it; not to the control."""
+    if not isinstance(outcome, Failed) or outcome.cause is not Cause.LOST_NODE:
+        return outcome
+    if flight.losses < ATTEMPTS or flight.config is None:
+        return outcome
+    reason = f"two nodes in a row were lost with it; the last: {outcome.reason}"
+    return replace(outcome, cause=Cause.LOST_TWICE, reason=reason)
 
 
 @contextmanager
@@ -202,8 +233,13 @@ class _Driver:
     """Finished ones, as on disk."""
     flying: dict[int, _Flight] = field(default_factory=dict)
     guard: QualityGuard = field(init=False)
+    places: Places = field(init=False)
     held: _Flight | None = None
     """Asked, but there is no room for it until something lands."""
+    again: deque[_Flight] = field(default_factory=deque)
+    """To be sent out once more, as soon as there is room."""
+    shut: set[str] = field(default_factory=set)
+    """Why nodes are not used, as far as it was told."""
     exhausted: str | None = None
 
     def __post_init__(self) -> None:
@@ -214,6 +250,7 @@ class _Driver:
             prompts=plan.prompts,
             control=artefact_of(plan.order(CONTROL, None)),
         )
+        self.places = Places(self.dispatch, plan.goal, real=plan.study.engine == "vllm")
 
     @property
     def seen(self) -> FrontView:
@@ -238,6 +275,9 @@ class _Driver:
                     is_control=trial.is_control,
                     repeats=trial.repeats,
                 )
+        for number in sorted(numbers_on_disk(self.plan.folder) - set(self.trials)):
+            if number >= self.sampler.length:  # torn, and its number is taken all the same
+                self.sampler.add(number, None, Unscored(cause=Cause.CANCELLED, reason="its record is torn"))
         for proposal in self.sampler.running():
             stored = self.trials.get(proposal.number)
             if stored is None:
@@ -255,18 +295,25 @@ class _Driver:
             # While trials run, since MLflow may take seconds.
             written = written or self.recorder.sync(self.plan.folder, seen, "RUNNING")
             landed = self.dispatch.next(timeout_s=QUIET_S)
+            remarks = self.dispatch.remarks()
+            yield from (Noted(text=text) for text in remarks)
             if landed is None:
-                yield self._waiting(seen)
+                if not remarks:
+                    yield self._waiting(seen)
+                    yield from self._without_overdue()
                 continue
             if landed[0] not in self.flying:
                 continue
             number, outcome = landed
             flight = self.flying.pop(number)
-            if isinstance(outcome, Failed) and not outcome.cause.blames_config and flight.attempts < ATTEMPTS:
+            self.places.give_back(flight.node, flight.share)
+            flight.losses += isinstance(outcome, Failed) and outcome.cause is Cause.LOST_NODE
+            if self._goes_again(outcome, flight):
                 flight.attempts += 1
-                self._launch(flight)
+                self.again.append(flight)
                 yield Retried(number=number, reason=f"{outcome.cause}: {outcome.reason}")
                 continue
+            outcome = _blamed(flight, outcome)
             trial, unscored = self._store(flight, outcome)
             before, seen = seen, self.seen
             written = False
@@ -301,47 +348,127 @@ class _Driver:
             eta_s=self._eta_s() if self.trials else None,
         )
 
-    def _send(self) -> Iterator[Started]:
+    def _without_overdue(self) -> Iterator[Retried]:
+        """Where a trial takes longer than any can, send out again what is under way: no node will end it."""
+        took_s = [(trial.finished - trial.started).total_seconds() for trial in self.trials.values()]
+        most_s = max(OVERDUE_S, 10 * max(took_s)) if took_s else OVERDUE_AT_FIRST_S
+        now = self.now()
+        overdue = [one for one in self.flying.values() if (now - one.started).total_seconds() > most_s]
+        if not overdue:
+            return
+        self.dispatch.cancel()  # a dispatch ends all that is under way, or nothing
+        for flight in overdue:
+            flight.attempts += 1
+            if flight.attempts > ATTEMPTS:
+                raise StudyError(
+                    f"trial {flight.order.number} was sent out {ATTEMPTS} times and did not end within "
+                    f"{most_s / 3600:.3g} h: see to the nodes, then go on with --resume"
+                )
+        for flight in tuple(self.flying.values()):
+            self.places.give_back(flight.node, flight.share)
+            self._launch(flight, flight.node, flight.share)
+            late = flight in overdue
+            reason = f"did not end within {most_s / 3600:.3g} h" if late else "another one did not end"
+            yield Retried(number=flight.order.number, reason=reason)
+
+    def _goes_again(self, outcome: Outcome, flight: _Flight) -> TypeGuard[Failed]:
+        """Whether a trial is sent out once more: what happened says nothing about it."""
+        if not isinstance(outcome, Failed) or outcome.cause.blames_config or flight.attempts >= ATTEMPTS:
+            return False
+        return not flight.is_nodes or flight.node in self.dispatch.nodes(flight.order)
+
+    def _send(self) -> Iterator[Started | Noted]:
         """Send out as many trials as there is room for and the total leaves; the control alone, first."""
+        look = self._look()
+        yield from self._news(look)
+        while self.again:
+            put = self._put_again(self.again[0], look)
+            if put is None:
+                if not self.flying:
+                    raise self._nowhere(self.again[0], look)
+                return
+            self._launch(self.again.popleft(), *put)
         if CONTROL not in self.trials:
             if not self.flying and self.plan.total > 0:
-                yield self._launch(self._flight(CONTROL, None))
+                first = self._flight(CONTROL, None)
+                put = self.places.put(first.order, look)
+                if put is None:
+                    raise self._nowhere(first, look)
+                yield self._launch(first, *put)
             return
-        while len(self.trials) + len(self.flying) < self.plan.total:
-            flight = self.held or self._next_flight()
+        while self._left > 0:
+            look = self._look()
+            yield from self._news(look)
+            idle = next(filter(self.places.idle, look.due), None)
+            if idle is not None and self.exhausted is None:
+                control = self._again(self.trials[CONTROL])
+                control.is_nodes = True
+                # Alone on its node: whatever runs beside it would be measured too.
+                yield self._launch(control, idle, 1.0)
+                continue
+            flight = self.held or self._next_flight(look)
             if flight is None:
                 return
-            if not self._fits(flight.share):
+            put = self.places.put(flight.order, look)
+            if put is None:
                 if not self.flying:
-                    raise StudyError(
-                        f"no node can run trial {flight.order.number}: it needs {flight.order.gpus} GPUs and "
-                        f"{flight.order.cpus} CPUs; set resources in the space to what there is"
-                    )
+                    raise self._nowhere(flight, look)
                 self.held = flight
                 return
             self.held = None
-            yield self._launch(flight)
+            yield self._launch(flight, *put)
 
-    def _fits(self, share: float) -> bool:
-        """Whether there is room for a trial that takes this share of all there is."""
-        return sum(flight.share for flight in self.flying.values()) + share <= 1 + 1e-9
+    @property
+    def _out(self) -> tuple[_Flight, ...]:
+        """Trials that were asked and have no outcome, but for the one that is held."""
+        return (*self.flying.values(), *self.again)
 
-    def _share(self, order: Order) -> float:
-        """Of all there is, what one such trial takes; more than 1 where not even one has room."""
-        capacity = self.dispatch.capacity(order)
-        return 1 / capacity if capacity else math.inf
+    @property
+    def _left(self) -> int:
+        """Trials that may still be sent out."""
+        return self.plan.total - len(self.trials) - len(self._out)
 
-    def _next_flight(self) -> _Flight | None:
+    def _look(self) -> Look:
+        measuring = [flight.node for flight in self._out if flight.is_nodes]
+        control = self.plan.order(CONTROL, None)
+        return self.places.look(control, self.trials, left=self._left, measuring=measuring)
+
+    def _news(self, look: Look) -> Iterator[Noted]:
+        """Why nodes are not used, each reason once."""
+        for reason in look.shut:
+            if reason not in self.shut:
+                self.shut.add(reason)
+                yield Noted(text=f"{reason}: it is not used")
+
+    def _put_again(self, flight: _Flight, look: Look) -> tuple[Node, float] | None:
+        if flight.is_nodes:
+            return (flight.node, 1.0) if self.places.idle(flight.node) else None
+        return self.places.put(flight.order, look, avoid=flight.node)
+
+    def _nowhere(self, flight: _Flight, look: Look) -> StudyError:
+        order = flight.order
+        if look.shut:
+            why = "; ".join(look.shut)
+            return StudyError(f"no node is left for trial {order.number}: {why}; what was measured is kept")
+        return StudyError(
+            f"no node can run trial {order.number}: it needs {order.gpus} GPUs and "
+            f"{order.cpus} CPUs; set resources in the space to what there is"
+        )
+
+    def _next_flight(self, look: Look) -> _Flight | None:
         """The next config, new or again, asked as late as possible: when a trial of the control's size has
         room. None where there is none, or enough is known."""
-        if self.flying and not self._fits(self._share(self.plan.order(CONTROL, None))):
+        if self.flying and self.places.put(self.plan.order(CONTROL, None), look) is None:
             return None
         seen = self.seen
-        under_way = Counter(f.repeats for f in self.flying.values() if f.repeats is not None)
-        left = self.plan.total - len(self.trials) - len(self.flying)
-        repeats = owed(seen, self.plan.total, under_way)
+        under_way = Counter(f.repeats for f in self._out if f.repeats is not None)
+        doubted = doubtful(self.trials.values(), self.plan.goal) if look.watched else frozenset()
+        elsewhere = owed_elsewhere(self.trials, doubted, under_way)
+        if elsewhere:
+            return self._again(self.trials[elsewhere[0]])
+        repeats = owed(seen, self.plan.total, self._less_nodes_own(under_way, doubted, look))
         enough = self.plan.stop_when_stable and settled(seen)
-        if left > repeats and not enough and (flight := self._new()) is not None:
+        if self._left > repeats and not enough and (flight := self._new()) is not None:
             return flight
         if self.plan.stop_when_stable and stable(seen):
             return None
@@ -349,6 +476,19 @@ class _Driver:
         if first is not None:
             return self._again(self.trials[first])
         return None if enough else self._new()
+
+    def _less_nodes_own(
+        self, under_way: Mapping[int, int], doubted: frozenset[int], look: Look
+    ) -> Mapping[int, int]:
+        """Repeats under way, less all that are or were for nodes' sake: the reserve is not theirs."""
+        if not look.watched:
+            return under_way
+        spent = [(trial.is_control, trial.repeats) for trial in self.trials.values()]
+        spent += [(flight.config is None, flight.repeats) for flight in self._out]
+        for_nodes = sum(
+            repeats is not None and (is_control or repeats in doubted) for is_control, repeats in spent
+        )
+        return {**under_way, CONTROL: under_way.get(CONTROL, 0) - for_nodes}
 
     def _new(self) -> _Flight | None:
         """A config that was not tried; None where there is none."""
@@ -369,14 +509,15 @@ class _Driver:
 
     def _flight(self, number: int, config: Config | None, *, repeats: int | None = None) -> _Flight:
         order = self.plan.order(number, config)
-        return _Flight(
-            order=order, config=config, repeats=repeats, share=self._share(order), started=self.now()
-        )
+        return _Flight(order=order, config=config, repeats=repeats, started=self.now())
 
-    def _launch(self, flight: _Flight) -> Started:
+    def _launch(self, flight: _Flight, node: Node, share: float) -> Started:
         number = flight.order.number
         # From what lies on disk now, so that a search that is resumed here sends out the same.
         flight.order = self.guard.probed(begun_at(flight.order, first_speed(self.trials.values())))
+        flight.order = replace(flight.order, node=node)
+        flight.node, flight.share = node, share
+        self.places.take(node, share)
         flight.started = self.now()
         self.flying[number] = flight
         self.dispatch.submit(flight.order)

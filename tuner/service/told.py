@@ -7,7 +7,7 @@ from cluster.order import Failed, Measured
 from objectives.metrics import published
 from search_spaces.values import Json
 from tuner.ablation.run import AblationEvent, RunFinished, RunRetried, RunStarted, RunWaiting
-from tuner.events import Done, Event, Finished, FrontMoved, Retried, Started, Waiting
+from tuner.events import Done, Event, Finished, FrontMoved, Noted, Retried, Started, Waiting
 from tuner.front import FrontView
 from tuner.records import StoredTrial
 from tuner.service.jobs import Job
@@ -37,6 +37,8 @@ def event_json(event: Event | str) -> Told:
             }
         case Retried():
             return "trial_retried", {"trial": event.number, "reason": event.reason}
+        case Noted():
+            return "node", {"text": event.text}
         case Finished():
             return _finished_json(event)
         case FrontMoved():

@@ -8,6 +8,7 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict, deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -42,12 +43,15 @@ from cluster.dispatch.placing import Node, choose, cpus_of, named, room
 from cluster.dispatch.preparing import Models, Need, Preparing
 from cluster.dispatch.probe import AUTH_MODE, TOKEN_ADVICE, auth_mode, has_token
 from cluster.dispatch.reaper import start_reaper
+from cluster.node.command import engine_environment
 from cluster.node.engine import Engine
 from cluster.node.facts import NodeFacts, node_facts
+from cluster.node.launcher_client import Launcher
 from cluster.node.model_files import ModelMissing, ModelName, ModelState, fetch, models_of, state_of
 from cluster.node.run import run_trial
 from cluster.node.simulation.argument_names import check_names
 from cluster.node.vllm_arguments import Checked, EngineMissing, check_arguments
+from cluster.node.vllm_server import VllmEngine
 from cluster.order import Cause, Failed, Order, Outcome, Ran
 from cluster.traffic.trace import Trace
 from search_spaces.values import Json
@@ -92,8 +96,22 @@ _LOST = (
 _NO_TRACE = Trace(requests=())
 
 
-def _run(order: Order, trace: Trace, engine: Engine) -> Outcome:
+class _WarmStarts:
+    """Keeps a node's launcher, as an actor, for as long as this driver has its Ray open."""
+
+    def __init__(self, order: Order) -> None:
+        self._launcher = Launcher(engine_environment(order, os.environ)).__enter__()
+
+    def path(self) -> Path | None:
+        return self._launcher.path
+
+
+def _run(order: Order, trace: Trace, engine: Engine, warm_starts: Any = None) -> Outcome:
     whole = replace(order, workload=replace(order.workload, trace=trace))
+    if warm_starts is not None:
+        with suppress(ray.exceptions.RayError):
+            # Before the trial begins, so that the first on a node does not have it in its start.
+            engine = VllmEngine(ray.get(warm_starts.path.remote()))
     with tempfile.TemporaryDirectory(prefix="tuner-trial-") as folder:
         return run_trial(whole, engine, Path(folder))
 
@@ -131,6 +149,7 @@ class _Asked:
 _task = ray.remote(max_calls=1, max_retries=0)
 # What leaves nothing behind shares workers: starting one takes a second of CPU.
 _light_task = ray.remote(max_retries=0)
+_actor: Any = ray.remote(max_restarts=0, num_cpus=0)
 
 
 class OnRay:
@@ -161,6 +180,7 @@ class OnRay:
         self._said: list[str] = []
         self._sent_trace: tuple[Trace, ray.ObjectRef[Trace]] | None = None
         self._seen: tuple[float, tuple[Node, ...]] | None = None
+        self._warm_starts: dict[str, Any] = {}
         self._reaper: subprocess.Popen[bytes] | None = None
         # It says at every start that tokens are on, which is as it should be.
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
@@ -305,8 +325,17 @@ class OnRay:
         options, group = self._reserved(order, node)
         task = _light_task if self._engine.name == "simulated" else _task
         sent = replace(order, workload=replace(order.workload, trace=_NO_TRACE))
-        ref = task(_run).options(**options).remote(sent, self._trace(order), self._engine)
+        warm = self._warm_starts_at(node, sent)
+        ref = task(_run).options(**options).remote(sent, self._trace(order), self._engine, warm)
         self._under_way[ref] = _UnderWay(order, node, group)
+
+    def _warm_starts_at(self, node: Node, order: Order) -> Any:
+        """The node's launcher of real engines, with the first order's environment."""
+        if not isinstance(self._engine, VllmEngine):
+            return None
+        if node.id not in self._warm_starts:
+            self._warm_starts[node.id] = _actor(_WarmStarts).options(**_at(node)).remote(order)
+        return self._warm_starts[node.id]
 
     def _reserved(self, order: Order, node: Node) -> tuple[dict[str, Any], PlacementGroup | None]:
         """Task options that give it what it takes of the node."""

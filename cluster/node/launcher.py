@@ -34,7 +34,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from cluster.node.guard import die_with_parent, guard, signals_as_bytes
-from cluster.node.launcher_engine import fork_the_core, import_all, touched_accelerator
+from cluster.node.launcher_engine import (
+    fork_the_core,
+    import_all,
+    leave_the_machine_undescribed,
+    touched_accelerator,
+)
 from cluster.node.launcher_wire import Answer, Start, receive_start, send, surroundings
 from cluster.node.processes import is_running
 
@@ -116,8 +121,10 @@ class _Launcher:
                     return
                 _collect_children()
                 if listener in ready:
-                    with contextlib.suppress(OSError, ValueError):
+                    try:
                         self._answer(listener, wake)
+                    except (OSError, ValueError) as error:  # the trial is gone, or is none of ours
+                        print(f"a request failed: {error}", flush=True)
 
     def _answer(self, listener: socket.socket, wake: int) -> None:
         connection, _ = listener.accept()
@@ -222,6 +229,9 @@ class _Launcher:
         sys.argv = ["-m", *start.command[3:]]
         if "VLLM_WORKER_MULTIPROC_METHOD" not in start.environment:
             fork_the_core()
+        leave_the_machine_undescribed()
+        # It runs as `__main__`, and nobody but this process had imported it under its own name.
+        sys.modules.pop(self._module, None)
         try:
             runpy.run_module(self._module, run_name="__main__", alter_sys=True)
             status = 0

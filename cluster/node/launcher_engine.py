@@ -10,15 +10,16 @@ import multiprocessing
 import os
 import sys
 import warnings
+from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
-
-from cluster.node.command import installed_version
+from typing import NamedTuple
 
 _LOADED_LATER = (
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
     "vllm.v1.executor.multiproc_executor",
     "vllm.v1.executor.uniproc_executor",
+    "vllm.entrypoints.serve.dev.server_info.api_router",
 )
 """By the server once it has read its arguments, and by the engine core."""
 
@@ -32,7 +33,7 @@ def import_all(module: str) -> None:
         # Shown once each: by the engine itself, into its own log.
         warnings.simplefilter("ignore")
         importlib.import_module(module)
-        for name in _LOADED_LATER:
+        for name in _LOADED_LATER if "vllm" in sys.modules else ():
             with contextlib.suppress(ModuleNotFoundError):
                 importlib.import_module(name)
 
@@ -49,6 +50,20 @@ def touched_accelerator() -> str | None:
     return None
 
 
+class _NoDescription(NamedTuple):
+    """What vLLM takes for a description of its machine: a named tuple, here of nothing."""
+
+
+def leave_the_machine_undescribed() -> None:
+    """Have `/server_info` tell the settings alone.
+
+    With them it describes the machine, by a dozen commands that take seconds and whose answers nobody reads.
+    """
+    routes = sys.modules.get("vllm.entrypoints.serve.dev.server_info.api_router")
+    if routes is not None and hasattr(routes, "get_env_info"):
+        vars(routes)["get_env_info"] = _NoDescription
+
+
 def fork_the_core() -> None:
     """Let the API server of a CPU engine fork its engine core, as it does where there is a GPU.
 
@@ -57,13 +72,18 @@ def fork_the_core() -> None:
     itself is spawned as before, so that what computes is a fresh process with its own variables.
     """
     platforms = sys.modules.get("vllm.platforms")
-    if platforms is None or not (installed_version() or "").startswith(_CORE_FORKS):
+    version: str = getattr(sys.modules.get("vllm"), "__version__", "")
+    if platforms is None or not version.startswith(_CORE_FORKS):
         return
     if not platforms.current_platform.is_cpu():
         return
     asked_for, server = multiprocessing.get_context, os.getpid()
 
     def get_context(method: str | None = None) -> BaseContext:
-        return asked_for("fork" if method == "spawn" and os.getpid() == server else method)
+        if method != "spawn" or os.getpid() != server:
+            return asked_for(method)
+        # As a spawn would have it: the server's own, which outlives the core and clears up after it.
+        resource_tracker.ensure_running()
+        return asked_for("fork")
 
     multiprocessing.get_context = get_context  # type: ignore[assignment]

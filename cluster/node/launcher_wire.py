@@ -59,7 +59,8 @@ def send(connection: socket.socket, message: Start | Answer, descriptors: Sequen
     line = json.dumps(asdict(message)).encode() + b"\n"
     # Descriptors go with the first bytes; a line may be longer than what one call takes.
     sent = socket.send_fds(connection, [line], list(descriptors)) if descriptors else 0
-    connection.sendall(line[sent:])
+    if sent < len(line):
+        connection.sendall(line[sent:])
 
 
 def receive_start(connection: socket.socket) -> tuple[Start, tuple[int, ...]]:

@@ -247,7 +247,10 @@ def _next(view: FrontView, flag: str) -> str:
         return f"No trial beat the engine's defaults on {aim}. Go on with more trials: `--resume`.\n\n{look}"
     if view.study.engine == "simulated":
         return f"Measure what the simulation suggests: search again without `--engine simulated`.\n\n{look}"
-    return f"{look}\n    tuner export {name} --trial {best.number} --to vllm --out deploy/{flag}"
+    return (
+        f"{look}\n    tuner verify {name} --trial {best.number}{flag}\n"
+        f"    tuner export {name} --trial {best.number} --to vllm --out deploy/{flag}"
+    )
 
 
 def _table(view: FrontView, trials: Sequence[StoredTrial]) -> str:

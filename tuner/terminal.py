@@ -371,7 +371,10 @@ def next_steps(seen: FrontView, *, runs: Path, tracking_uri: str, logged: bool) 
             f"tuner search --study {name} --resume --trials {more}{flag}"
         )
     if seen.study.engine == "vllm":
-        lines.append(f"next: tuner export {name} --trial {best.number} --to vllm --out deploy/{flag}")
+        lines += [
+            f"next: tuner verify {name} --trial {best.number}{flag}",
+            f"then: tuner export {name} --trial {best.number} --to vllm --out deploy/{flag}",
+        ]
     return lines
 
 

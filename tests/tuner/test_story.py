@@ -40,7 +40,8 @@ def test_a_study_is_told_with_its_front_control_failures_and_next_commands() -> 
     assert "| 1 | 2 (1.5 to 2.5) | 30 (27 to ?) | ngram · depth 3 · seqs 16 |" in told
     assert "| 0 | 1 (0.5 to 1.5) | 50 (45 to ?) | the engine's defaults |" in told
     assert "| out of memory | 2, 3 | trial 2, ngram · depth 3 · seqs 16: needs 3 \\| has 2 GiB |" in told
-    assert "    tuner export tea --trial 1 --to vllm --out deploy/ --runs elsewhere" in told
+    assert "    tuner verify tea --trial 1 --runs elsewhere\n    tuner export tea --trial 1 --to vllm" in told
+    assert "--out deploy/ --runs elsewhere" in told
 
 
 def test_it_begins_with_what_was_searched_for_what_and_on_what_load() -> None:

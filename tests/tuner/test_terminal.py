@@ -106,11 +106,14 @@ def test_a_config_that_failed_when_measured_again_is_told_with_the_reason() -> N
     assert "trial 3 failed when it was measured again (trial 8): CUDA error" in lines
 
 
-def test_the_next_command_exports_the_best_trial_of_this_very_study() -> None:
+def test_the_next_commands_verify_and_export_the_best_trial_of_this_very_study() -> None:
     lines = next_steps(
         view(STUDY, [TRIAL], passed([TRIAL])), runs=Path("else"), tracking_uri="sqlite:///x", logged=True
     )
-    assert "tuner export s --trial 5 --to vllm --out deploy/ --runs else" in lines[1]
+    assert lines[1:] == [
+        "next: tuner verify s --trial 5 --runs else",
+        "then: tuner export s --trial 5 --to vllm --out deploy/ --runs else",
+    ]
     assert "tuner ui --tracking-uri sqlite:///x" in lines[0]
 
 
@@ -127,7 +130,7 @@ def test_where_nothing_beat_the_control_it_says_so_and_how_to_go_on() -> None:
         view(STUDY, [control], passed([control])), runs=Path("runs"), tracking_uri="sqlite:///x", logged=True
     )
     assert "tuner search --study s --resume --trials 2" in lines[1]
-    assert lines[2] == "next: tuner export s --trial 0 --to vllm --out deploy/"
+    assert lines[2] == "next: tuner verify s --trial 0"
 
 
 def test_a_log_that_mlflow_lacks_is_not_said_to_be_there() -> None:

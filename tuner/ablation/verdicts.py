@@ -124,6 +124,7 @@ def _next(readings: Readings, cell: frozenset[str], trial: StoredTrial | None, r
     study = readings.plan.study
     flag = "" if runs == "runs" else f" --runs {shlex.quote(runs)}"
     if trial is not None and study.engine == "vllm" and trial.measurement is not None:
+        yield f"tuner verify {study.name} --trial {trial.number}{flag}"
         yield f"tuner export {study.name} --trial {trial.number} --to vllm --out deploy/{flag}"
     elif trial is None and (mine := readings.trials(cell)):
         yield f"cat {readings.plan.folder / 'trials' / f'{mine[-1].number:04d}' / 'command.txt'}"

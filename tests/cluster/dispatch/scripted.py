@@ -30,6 +30,8 @@ class ScriptedEndpoint:
     hardware: str | None = "none"
     command: tuple[str, ...] = ()
     effective: Mapping[str, Json] = field(default_factory=dict)
+    launch: str = ""
+    stages_s: Mapping[str, float] = field(default_factory=dict)
 
     def warm_up(self, workload: Workload) -> None: ...
 

@@ -12,9 +12,9 @@ class _Answer(BaseModel):
 
 
 class Problem(_Answer):
-    """Whatever went wrong, in one line."""
+    """Whatever went wrong."""
 
-    error: str
+    error: str = Field(description="What, and what to do; a line for each fault where there are several.")
     id: str = Field(description="Of the request, as the service's log has it.")
 
 

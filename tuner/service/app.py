@@ -1,7 +1,7 @@
 """The application: routes, what stands before them, and what an error is told as.
 
-An error says what was wrong with the request and nothing about the machine; what else went wrong is a line
-with the request's id, and the rest is in the log under that id.
+An error says what was wrong with the request and nothing about the machine. What else goes wrong is
+`tuner.service.guard`'s to tell.
 """
 
 import asyncio
@@ -124,12 +124,3 @@ def _tell_errors(app: FastAPI, outside: Outside) -> None:
     @app.exception_handler(RecursionError)
     async def nested(request: Request, _error: RecursionError) -> Response:
         return problem(request, 400, "the body is nested too deep")
-
-    @app.exception_handler(Exception)
-    async def unknown(request: Request, error: Exception) -> Response:
-        _log.error(
-            "a request failed",
-            exc_info=(type(error), error, error.__traceback__),
-            extra={"event": "request_failed", "id": request.state.id},
-        )
-        return problem(request, 500, "the service failed to answer; its log has more under this id")

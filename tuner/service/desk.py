@@ -64,6 +64,7 @@ class Desk:
         trace = self._trace(asked, space)
         simulated = asked.engine == "simulated"
         gpus = 0 if simulated else _gpus(space)
+        self._check_room(simulated=simulated, gpus=gpus)
         name = asked.name or f"{space.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         if (self.files.runs / name).exists():
             raise Conflict(f"study {name} exists; give the new one another name")
@@ -224,6 +225,16 @@ class Desk:
                 f"{space.source} names no traffic; upload a trace, or give figures to make one from"
             )
         return None
+
+    def _check_room(self, *, simulated: bool, gpus: int) -> None:
+        """Raise Mistake where a study would wait for ever."""
+        places = self.scheduler.places
+        if any(place.takes(simulated=simulated, gpus=gpus) for place in places):
+            return
+        if simulated:
+            raise Mistake("this service runs no simulated studies")
+        most = max(len(place.devices or ()) for place in places if not place.simulated)
+        raise Mistake(f"a trial takes up to {gpus} GPUs, and this service gives a study {most} at most")
 
     def _stop(self, user: str, job: Job, wanted: State) -> dict[str, Json]:
         self._own(user, job)

@@ -3,6 +3,9 @@
 A service on loopback can be reached by every page that a browser on the machine shows. So a request that
 names another host (a name that was made to point here), or says that it comes from a page of another origin,
 is refused; and what changes anything must carry a content type that a page of another origin cannot send.
+
+What goes wrong in the service itself is told as a line with the request's id, and the rest is in the log
+under that id.
 """
 
 import logging
@@ -59,11 +62,17 @@ class Guard:
         answer = request.answering(send)
         refused = self._refusal(scope)
         if refused is None:
-            await self._app(scope, _limited(scope, receive), answer)
-        else:
-            status, why = refused
-            body = {"error": why, "id": request.id}
-            await JSONResponse(body, status_code=status)(scope, receive, answer)
+            try:
+                await self._app(scope, _limited(scope, receive), answer)
+                return
+            except Exception:
+                _log.exception("a request failed", extra={"event": "request_failed", "id": request.id})
+                if request.answered:
+                    raise  # the answer has begun; all that is left is to cut it off
+                refused = 500, "the service failed to answer; its log has more under this id"
+        status, why = refused
+        body = {"error": why, "id": request.id}
+        await JSONResponse(body, status_code=status)(scope, receive, answer)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason for a request that goes no further."""
@@ -118,6 +127,7 @@ class _Request:
 
     def __init__(self, scope: Scope, metrics: Metrics) -> None:
         self.id = secrets.token_hex(8)
+        self.answered = False
         self._scope = scope
         self._metrics = metrics
         self._begun = time.perf_counter()
@@ -128,6 +138,7 @@ class _Request:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
+                self.answered = True
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = self.id
                 for name, value in _HEADERS.items():

@@ -25,8 +25,12 @@ class Place:
 
     def fits(self, job: Job) -> bool:
         """Whether a job can run here."""
-        enough = self.devices is None or job.gpus <= len(self.devices)
-        return self.simulated == job.simulated and (self.simulated or enough)
+        return self.takes(simulated=job.simulated, gpus=job.gpus)
+
+    def takes(self, *, simulated: bool, gpus: int) -> bool:
+        """Whether a job of such needs can run here."""
+        enough = self.devices is None or gpus <= len(self.devices)
+        return self.simulated == simulated and (simulated or enough)
 
 
 def places_of(device_sets: Iterable[str], *, cluster: bool, simulated: int) -> tuple[Place, ...]:

@@ -1,8 +1,7 @@
 """A service over an empty runs folder whose jobs run without processes."""
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +37,16 @@ ANA = "token-of-ana-0123456789"
 BEN = "token-of-ben-0123456789"
 
 
+def service_of(runs: Path, processes: FakeProcesses | None = None) -> Service:
+    return Service(
+        files=ServiceFiles(runs),
+        places=places_of((), cluster=False, simulated=2),
+        processes=processes or FakeProcesses(),
+        tokens=Tokens(()),
+        allowed=AllowList(),
+    )
+
+
 @pytest.fixture
 def processes() -> FakeProcesses:
     return FakeProcesses()
@@ -46,18 +55,12 @@ def processes() -> FakeProcesses:
 @pytest.fixture
 def service(tmp_path: Path, processes: FakeProcesses) -> Service:
     """Without tokens, as on loopback."""
-    return Service(
-        files=ServiceFiles(tmp_path / "runs"),
-        places=places_of((), cluster=False, simulated=2),
-        processes=processes,
-        tokens=Tokens(()),
-        allowed=AllowList(),
-    )
+    return service_of(tmp_path / "runs", processes)
 
 
 @pytest.fixture
 def client(service: Service) -> Iterator[TestClient]:
-    with TestClient(create_app(service), base_url="http://127.0.0.1:8470", raise_server_exceptions=False) as it:
+    with TestClient(create_app(service), base_url="http://127.0.0.1:8470") as it:
         yield it
 
 
@@ -66,7 +69,27 @@ def team(service: Service) -> Iterator[TestClient]:
     """The same with a token each for ana and ben."""
     tokens = Tokens((("ana", digest(ANA)), ("ben", digest(BEN))))
     app = create_app(replace(service, tokens=tokens, hosts=None))
-    with TestClient(app, base_url="http://tuner.example", raise_server_exceptions=False) as it:
+    with TestClient(app, base_url="http://tuner.example") as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared") / "runs"
+
+
+@pytest.fixture(scope="module")
+def shared(shared_runs: Path) -> Iterator[TestClient]:
+    """One for all tests of a module that ask for nothing that is done."""
+    with TestClient(create_app(service_of(shared_runs)), base_url="http://127.0.0.1:8470") as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def shared_team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    tokens = Tokens((("ana", digest(ANA)),))
+    app = create_app(replace(service_of(tmp_path_factory.mktemp("team")), tokens=tokens, hosts=None))
+    with TestClient(app, base_url="http://tuner.example") as it:
         yield it
 
 
@@ -107,12 +130,3 @@ def listening(service: Service) -> Iterator[Live]:
 def live(service: Service) -> Iterator[Live]:
     with listening(service) as it:
         yield it
-
-
-@pytest.fixture
-def no_service_variables(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """The environment of who runs the tests says nothing of services."""
-    for name in list(os.environ):
-        if name.startswith("TUNER_"):
-            monkeypatch.delenv(name)
-    return lambda: None

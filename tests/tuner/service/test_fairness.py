@@ -30,7 +30,9 @@ def test_a_users_own_jobs_come_in_order() -> None:
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=40), st.data())
-def test_nobody_waits_for_more_than_one_job_of_each_other_user(owners: list[str], data: st.DataObject) -> None:
+def test_nobody_waits_for_more_than_one_job_of_each_other_user(
+    owners: list[str], data: st.DataObject
+) -> None:
     arriving = [job(user, number) for number, user in enumerate(owners)]
     waiting: list[Job] = []
     served: dict[str, datetime] = {}

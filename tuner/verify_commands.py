@@ -6,7 +6,7 @@ import click
 
 from tuner.interrupts import stops_in_order
 from tuner.mistakes import Mistake
-from tuner.options import JSON, RUNS, print_json
+from tuner.options import JSON, RUNS, Finite, print_json
 from tuner.redaction import without_passwords
 
 EXIT_NOT_HELD = 3
@@ -31,6 +31,19 @@ EXIT_NOT_HELD = 3
 @click.option(
     "--stress", is_flag=True, help="Also play permuted arrivals and a burst; nothing is promised there."
 )
+@click.option(
+    "--endpoint", help="Root URL of a server that is running, held to the promise in place of a start."
+)
+@click.option("--may-load", is_flag=True, help="Your word that --endpoint may be played traffic.")
+@click.option(
+    "--rate",
+    type=Finite(0.01, 10_000),
+    default=1.0,
+    show_default=True,
+    help="Requests a second that --endpoint is played at most.",
+)
+@click.option("--model", help="Name that --endpoint serves under (default: the only one there is).")
+@click.option("--key-variable", help="Environment variable that holds the key of --endpoint.")
 @click.option("--ray", "address", help="Address of a Ray cluster (default: start a Ray on this machine).")
 @click.option("--tracking-uri", help="MLflow to log to (default: the study's).")
 @RUNS
@@ -41,6 +54,11 @@ def verify(
     trace: str | None,
     pairs: int,
     stress: bool,
+    endpoint: str | None,
+    may_load: bool,
+    rate: float,
+    model: str | None,
+    key_variable: str | None,
     address: str | None,
     tracking_uri: str | None,
     runs: Path,
@@ -62,6 +80,13 @@ def verify(
     if trial is None and folder is None:
         what = f"there is no folder {named}, and no trial is named" if named else "nothing is named"
         raise Mistake(f"{what}: give a study with --trial N, or an exported folder")
+    server = None
+    if endpoint is not None:
+        server = verify_usecases.ServerAsked(
+            url=endpoint, may_load=may_load, rate=rate, model=model, key_variable=key_variable
+        )
+    elif may_load or model or key_variable:
+        raise Mistake("--may-load, --model and --key-variable go with --endpoint")
     with stops_in_order():
         done = verify_usecases.verify(
             verify_usecases.VerifyRequest(
@@ -71,6 +96,7 @@ def verify(
                 trace=trace,
                 pairs=pairs,
                 stress=stress,
+                server=server,
                 address=address,
                 tracking_uri=tracking_uri,
                 runs=runs,

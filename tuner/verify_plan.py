@@ -54,6 +54,10 @@ class VerifyPlan:
     stress: bool
     is_control_itself: bool
     """Whether the config is the control: the two sides are one and the same (A/A)."""
+    not_judged: tuple[str, ...] = ()
+    """What of the promise cannot be told this way, one sentence each."""
+    remarks: tuple[str, ...] = ()
+    """What a reader must know beside what the runs tell."""
 
     @property
     def pairs(self) -> int:

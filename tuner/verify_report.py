@@ -39,7 +39,7 @@ def verification(
         held=why is None,
         why=why or f"all {len(kept)} promises held",
         promises=kept,
-        not_judged=unjudged,
+        not_judged=(*plan.not_judged, *unjudged),
         level=RATE / max(len(kept), 1),
         rate=RATE,
         pairs=sum(pair.config is not None for pair in mine),
@@ -117,6 +117,7 @@ def _shown(measurement: Measurement | None, names: Sequence[str]) -> dict[str, E
 
 
 def _notes(plan: VerifyPlan, finished: Sequence[StoredTrial], pairs: Sequence[Pair]) -> Iterator[str]:
+    yield from plan.remarks
     if plan.promised.engine == "simulated":
         yield "simulated: nothing was measured"
     if not plan.traffic.held_out:

@@ -3,11 +3,16 @@
 Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
 """
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from cluster.dispatch.in_process import InProcess
+from cluster.node.running_server import NoServer, RunningServer
 from cluster.order import FixedLoad, Order
 from cluster.traffic.tokenizer import load_encode
 from cluster.traffic.workload import Workload
@@ -22,7 +27,7 @@ from tuner.loads import measure_of
 from tuner.mistakes import Mistake
 from tuner.models import local_model, localised
 from tuner.quality import read_verdict
-from tuner.records import StoredTrial, read_trials
+from tuner.records import StoredTrial, read_study, read_trials
 from tuner.session import load_of
 from tuner.studies import study_folder, trial_of
 from tuner.usecases import dispatch_for, tracking_uri_of, users_mistakes
@@ -30,6 +35,7 @@ from tuner.verify.promised import Promised, promised_of
 from tuner.verify.stored import write_verification
 from tuner.verify.traffic import held_out
 from tuner.verify.verification import Quality, Source, Verification
+from tuner.verify_endpoint import DEFAULT_RATE, judgeable, root_of, slowed
 from tuner.verify_folder import read_exported
 from tuner.verify_logged import verify_family
 from tuner.verify_plan import VerifyPlan, check_begun, place
@@ -38,7 +44,24 @@ from tuner.verify_report import verification
 DEFAULT_PAIRS = 4
 
 EXPORTS = "exports"
-"""Under the runs folder: what was run of exported folders, which may lie anywhere and are not written to."""
+SERVERS = "servers"
+"""Under the runs folder: what was run of exported folders, which may lie anywhere and are not written to,
+and what was played to servers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAsked:
+    """A server that somebody runs."""
+
+    url: str
+    may_load: bool
+    """The user's word that it may be played traffic."""
+    rate: float = DEFAULT_RATE
+    """Requests per second, at most."""
+    model: str | None = None
+    """The name that it serves under; None: the only one there is."""
+    key_variable: str | None = None
+    """Environment variable that holds its key; None: it asks for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +76,8 @@ class VerifyRequest:
     """A file of traffic like the study's that it did not search on."""
     pairs: int = DEFAULT_PAIRS
     stress: bool = False
+    server: ServerAsked | None = None
+    """One that is running, to be held to the promise; None: the config is started."""
     address: str | None = None
     """Of a Ray cluster; None: a Ray of this machine's own."""
     tracking_uri: str | None = None
@@ -95,53 +120,99 @@ def verify(asked: VerifyRequest, show: Show) -> Verified:
     Args:
         show: given every event as it happens, and remarks as strings.
     """
-    if asked.folder is not None:
-        return _verify_folder(asked, asked.folder, show)
+    with users_mistakes():
+        if asked.server is not None:
+            return _verify_server(asked, asked.server, show)
+        if asked.folder is not None:
+            subject = _of_folder(asked.folder, asked.runs)
+            plan = _planned(subject, asked)
+            _run(plan, subject, asked.address, show, _nowhere)
+            return Verified(found=_judged(plan, subject), folder=plan.folder, logged=None, tracking_uri=None)
+        return _verify_trial(asked, show)
+
+
+def _verify_trial(asked: VerifyRequest, show: Show) -> Verified:
+    folder, number = _named(asked)
+    study = read_study(folder)
+    uri = asked.tracking_uri or tracking_uri_of(study, asked.runs)
+    subject = _of_study(folder, number)
+    plan = _planned(subject, asked)
+    ledger = Ledger(uri, artifacts=asked.runs / "mlartifacts", say=show, runs=str(asked.runs))
+
+    def record(finished: Sequence[StoredTrial], *, over: bool) -> bool:
+        return ledger.write_family(verify_family(plan, study, finished, None))
+
+    _run(plan, subject, asked.address, show, record)
+    found = _judged(plan, subject)
+    logged = ledger.write_family(verify_family(plan, study, read_trials(plan.folder), found))
+    # The study's own run says what was verified. One that is over stays as it ended.
+    logged = ledger.sync(folder, read_view(folder), "KILLED") and logged
+    return Verified(found=found, folder=plan.folder, logged=logged, tracking_uri=uri)
+
+
+def _verify_server(asked: VerifyRequest, server: ServerAsked, show: Show) -> Verified:
+    """Hold a server that is running to the promise. It does not count as the config's own verification."""
+    url = root_of(server.url)
+    if not server.may_load:
+        raise Mistake(f"{url} is in use for all that is known: --may-load says that it may be played traffic")
+    subject = _of_study(*_named(asked)) if asked.folder is None else _of_folder(asked.folder, asked.runs)
+    if subject.promised.engine == "simulated":
+        raise Mistake(f"trial {subject.promised.trial} was simulated: nothing is promised of a real server")
+    key = None if server.key_variable is None else os.environ.get(server.key_variable)
+    if server.key_variable is not None and not key:
+        raise Mistake(f"--key-variable {server.key_variable}: no such variable in the environment, or empty")
+    if asked.stress:
+        raise Mistake("--stress bursts, and a server in use is not put under that")
+    running = RunningServer(url=url, key=key, model=server.model)
+    try:
+        served = running.check()
+    except NoServer as error:
+        raise Mistake(str(error)) from error
+    promised, left_out = judgeable(subject.promised)
+    name = re.sub(r"[^\w.-]+", "-", f"{urlsplit(url).netloc}-{promised.study}-{promised.trial:04d}")
+    subject = replace(subject, promised=promised, source="endpoint", control=None, known=())
+    subject = replace(subject, folder=asked.runs / SERVERS / name)
+    plan = _planned(subject, asked, server.rate)
+    remark = f"found at {url} as {served}: that it serves this config is its operator's word"
+    plan = replace(plan, not_judged=left_out, remarks=(remark, *plan.remarks))
+    _run(plan, subject, None, show, _nowhere, running)
+    return Verified(found=_judged(plan, subject), folder=plan.folder, logged=None, tracking_uri=None)
+
+
+def _nowhere(finished: Sequence[StoredTrial], *, over: bool) -> None:
+    """What is no study's own is not logged."""
+
+
+def _judged(plan: VerifyPlan, subject: _Subject) -> Verification:
+    """What the runs show, stored."""
+    found = verification(plan, read_trials(plan.folder), subject.quality, datetime.now(UTC))
+    write_verification(plan.folder, found)
+    return found
+
+
+def _named(asked: VerifyRequest) -> tuple[Path, int]:
+    """The study's folder, and the number of the config's first trial."""
     if asked.trial is None:
         raise Mistake("--trial is missing: the trial to verify; or name an exported folder")
-    return _verify_trial(asked, asked.trial, show)
+    folder = study_folder(asked.study, asked.runs)
+    _, trial = trial_of(folder, asked.trial)
+    return folder, trial.number if trial.repeats is None else trial.repeats
 
 
-def _verify_folder(asked: VerifyRequest, folder: Path, show: Show) -> Verified:
-    with users_mistakes():
-        exported = read_exported(folder)
-        said = exported.promised
-        subject = _Subject(
-            promised=said,
-            source="folder",
-            config=exported.config,
-            control=exported.control,
-            quality=exported.quality,
-            folder=asked.runs / EXPORTS / f"{said.study}-{said.trial:04d}-{exported.digest[:8]}",
-            known=(),
-            is_control=False,
-        )
-        plan = _planned(subject, asked)
-        _run(plan, subject, asked.address, show, lambda finished, *, over: None)
-        found = verification(plan, read_trials(plan.folder), subject.quality, datetime.now(UTC))
-        write_verification(plan.folder, found)
-    return Verified(found=found, folder=plan.folder, logged=None, tracking_uri=None)
-
-
-def _verify_trial(asked: VerifyRequest, number: int, show: Show) -> Verified:
-    with users_mistakes():
-        folder = study_folder(asked.study, asked.runs)
-        study, trial = trial_of(folder, number)
-        uri = asked.tracking_uri or tracking_uri_of(study, asked.runs)
-        subject = _of_study(folder, trial.number if trial.repeats is None else trial.repeats)
-        plan = _planned(subject, asked)
-        ledger = Ledger(uri, artifacts=asked.runs / "mlartifacts", say=show, runs=str(asked.runs))
-
-        def record(finished: Sequence[StoredTrial], *, over: bool) -> bool:
-            return ledger.write_family(verify_family(plan, study, finished, None))
-
-        _run(plan, subject, asked.address, show, record)
-        found = verification(plan, read_trials(plan.folder), subject.quality, datetime.now(UTC))
-        write_verification(plan.folder, found)
-        logged = ledger.write_family(verify_family(plan, study, read_trials(plan.folder), found))
-        # The study's own run says what was verified. One that is over stays as it ended.
-        logged = ledger.sync(folder, read_view(folder), "KILLED") and logged
-    return Verified(found=found, folder=plan.folder, logged=logged, tracking_uri=uri)
+def _of_folder(folder: Path, runs: Path) -> _Subject:
+    """What an exported folder starts. Raises Mistake where a hand has changed it."""
+    exported = read_exported(folder)
+    said = exported.promised
+    return _Subject(
+        promised=said,
+        source="folder",
+        config=exported.config,
+        control=exported.control,
+        quality=exported.quality,
+        folder=runs / EXPORTS / f"{said.study}-{said.trial:04d}-{exported.digest[:8]}",
+        known=(),
+        is_control=False,
+    )
 
 
 def _of_study(folder: Path, number: int) -> _Subject:
@@ -178,7 +249,8 @@ def _quality(folder: Path, standing: StoredTrial, engine: str) -> Quality:
     return Quality(passed=False, words=f"failed in the study: {'; '.join(verdict.reasons)}")
 
 
-def _planned(subject: _Subject, asked: VerifyRequest) -> VerifyPlan:
+def _planned(subject: _Subject, asked: VerifyRequest, rate: float | None = None) -> VerifyPlan:
+    """What is to run; `rate`: requests per second, at most, where a server in use is played."""
     promised = subject.promised
     model = promised.traffic.model
     folder, draw = place(subject.folder, promised.trial)
@@ -199,6 +271,8 @@ def _planned(subject: _Subject, asked: VerifyRequest) -> VerifyPlan:
         stress=asked.stress,
         is_control_itself=subject.is_control,
     )
+    if rate is not None:
+        plan = slowed(plan, rate)
     check_begun(plan)
     return plan
 
@@ -209,8 +283,9 @@ def _run(
     address: str | None,
     show: Show,
     record: Recorder,
+    server: RunningServer | None = None,
 ) -> None:
-    """Run what is left of it."""
+    """Run what is left of it; `server`: one that is there already."""
     left = len(to_do(plan, read_trials(plan.folder)))
     show(
         f"verifying trial {plan.promised.trial} of {plan.promised.study}: {left} runs left, "
@@ -218,7 +293,7 @@ def _run(
     )
     if not left:
         return
-    with dispatch_for(plan.promised.engine, address) as dispatch:
+    with dispatch_for(plan.promised.engine, address) if server is None else InProcess(server) as dispatch:
         if dispatch.capacity(_order(plan, subject, plan.runs[0], None)) == 0:
             raise Mistake("nothing here can run the config: see tuner's docs/cluster.md for what it needs")
         if plan.promised.engine == "vllm":

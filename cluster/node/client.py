@@ -311,15 +311,20 @@ async def _drain(content: aiohttp.StreamReader) -> None:
 
 @asynccontextmanager
 async def connected(
-    base_url: str, *, connections: int, request_timeout_s: float | None = None
+    base_url: str, *, connections: int, request_timeout_s: float | None = None, key: str | None = None
 ) -> AsyncIterator[Client]:
-    """A client with room for this many requests at once, and no limit of its own on anything else."""
+    """A client with room for this many requests at once, and no limit of its own on anything else.
+
+    Args:
+        key: a bearer token that the server asks for; None: it asks for none.
+    """
     _allow_files(connections)
+    authorised = {} if key is None else {"Authorization": f"Bearer {key}"}
     with Alarm() as alarm:
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
-            headers={"Content-Type": "application/json", "Accept": "text/event-stream"},
+            headers={"Content-Type": "application/json", "Accept": "text/event-stream", **authorised},
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,

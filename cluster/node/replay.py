@@ -77,6 +77,7 @@ async def replay(
     seed: int = 0,
     request_timeout_s: float | None = None,
     allowance: Allowance | None = None,
+    key: str | None = None,
 ) -> ReplayResult:
     """Send every prompt at its due time and see each through.
 
@@ -91,6 +92,7 @@ async def replay(
         seed: each request's sampling seed is this plus its index in the trace.
         request_timeout_s: the longest that one request may take from its sending; None: as long as it takes.
         allowance: cut the replay once more requests than this have missed the SLO for certain.
+        key: a bearer token that the server asks for; None: it asks for none.
 
     Raises:
         ValueError: where a prompt waits for one that is not there.
@@ -98,7 +100,9 @@ async def replay(
     check_turns(prompts)
     calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
     misses = None if allowance is None else Misses(calls, allowance)
-    async with connected(base_url, connections=len(calls), request_timeout_s=request_timeout_s) as client:
+    async with connected(
+        base_url, connections=len(calls), request_timeout_s=request_timeout_s, key=key
+    ) as client:
         watch = Watch(client, stuck_s=stuck_s, alive=alive, misses=misses)
         return await played(leave_when_due(calls, client), calls, client, watch)
 
@@ -121,6 +125,7 @@ async def closed_loop(
     temperature: float = 0.0,
     seed: int = 0,
     request_timeout_s: float | None = None,
+    key: str | None = None,
 ) -> ReplayResult:
     """Keep `concurrency` prompts in flight until all are served, in their order.
 
@@ -128,7 +133,9 @@ async def closed_loop(
     the wait for a turn.
     """
     calls = [Call(prompt, model=model, temperature=temperature, seed=seed) for prompt in prompts]
-    async with connected(base_url, connections=concurrency, request_timeout_s=request_timeout_s) as client:
+    async with connected(
+        base_url, connections=concurrency, request_timeout_s=request_timeout_s, key=key
+    ) as client:
         watch = Watch(client, stuck_s=stuck_s, alive=alive)
         return await played(_leave_in_turn(calls, client, concurrency), calls, client, watch)
 

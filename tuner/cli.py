@@ -9,6 +9,7 @@ from typing import Any, Literal
 import click
 
 import tuner
+from tuner.drift_commands import drift
 from tuner.export_commands import export
 from tuner.interrupts import stops_in_order
 from tuner.mistakes import Mistake
@@ -249,6 +250,7 @@ def space_show(reference: str, as_json: bool) -> None:
 main.add_command(nodes)
 main.add_command(trace)
 main.add_command(plan)
+main.add_command(drift)
 main.add_command(verify)
 for command in SERVICE_COMMANDS:
     main.add_command(command)

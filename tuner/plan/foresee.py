@@ -1,6 +1,7 @@
 """The front that the first-order model expects, before any trial. Right to a few tens of per cent. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,6 +43,12 @@ def foreseen_control(goal: Goal, told: Foresight) -> Foreseen | None:
     if not np.isfinite(losses).all():
         return None
     return _foreseen(goal, told, 0, "the engine's defaults", None)
+
+
+def defaults_of(space: Space) -> tuple[Space, Config]:
+    """The engine's defaults as a space of their own with its only config, for what predicts configs alone."""
+    bare = replace(space, parameters=(), constraints=(), named_objectives=space.objectives)
+    return bare, Config({})
 
 
 def service_of(told: Foresight) -> Service | None:

@@ -1,7 +1,7 @@
 """What a search of a space on a trace would do. Whatever a user got wrong leaves here as a `Mistake`."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from search_spaces.space import Config, Space
 from tuner.loads import measured_text
 from tuner.mistakes import Mistake
 from tuner.plan.duration import duration_report, past_studies
-from tuner.plan.foresee import foreseen_control, foreseen_front, service_of
+from tuner.plan.foresee import defaults_of, foreseen_control, foreseen_front, service_of
 from tuner.plan.memory import fit_report
 from tuner.plan.shapes import FitReport, Foreseen, PlanReport, SpaceSize
 from tuner.preflight import check_objectives, check_sessions, check_verdict, goal_of
@@ -156,11 +156,11 @@ def _foreseen(
 ) -> tuple[Foreseen | None, Service | None, tuple[Foreseen, ...]]:
     """Of the control what is expected and how long its requests take; and the predicted front."""
     predict = predictor(space, workload, study.slo)
-    bare = replace(space, parameters=(), constraints=(), named_objectives=space.objectives)
+    bare, only = defaults_of(space)
     of_control = predictor(bare, workload, study.slo)
     if predict is None or of_control is None or not configs:
         return None, None, ()
-    defaults = of_control([Config({})])
+    defaults = of_control([only])
     return (
         foreseen_control(goal, defaults),
         service_of(defaults),

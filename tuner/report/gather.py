@@ -61,7 +61,7 @@ def read_report(folder: Path) -> Report:
         objectives=_objectives(seen),
         limits=seen.study.slo.limits() | {"slo_attainment": seen.study.slo.attainment},
         configs=configs,
-        chosen=_chosen(seen),
+        chosen=chosen_few(seen),
         front=front,
         recommended=best,
         failures=_failures(seen),
@@ -157,7 +157,7 @@ def _curve(trial: StoredTrial) -> tuple[PointReport, ...]:
     return tuple(points)
 
 
-def _chosen(seen: FrontView) -> tuple[int, ...]:
+def chosen_few(seen: FrontView) -> tuple[int, ...]:
     """The control, what is recommended, then the front's ends and configs evenly between them."""
     control = [trial.number for trial in seen.control if trial.state is State.MEASURED][:1]
     best = [] if seen.recommended is None else [seen.recommended.number]

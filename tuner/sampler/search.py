@@ -253,6 +253,7 @@ class Search:
             )
         )
 
+    @_in_database()
     def _trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
 

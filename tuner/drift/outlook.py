@@ -3,7 +3,7 @@
 A config's numbers are those that were measured, times the ratio of what the model predicts on the new traffic
 to what it predicts on the old: what the model gets wrong alike on both cancels. Of that ratio's logarithm the
 model is taken to be wrong by `MODEL_ERROR` (one standard deviation), once for all configs together and once
-for each by itself, since docs/simulation.md calls it right to a few tens of per cent. Pure.
+for each by itself: `search_spaces.first_order` is right to a few tens of per cent. Pure.
 """
 
 from collections.abc import Sequence

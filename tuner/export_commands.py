@@ -1,6 +1,7 @@
 """`tuner export`: words to the use case."""
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -33,6 +34,9 @@ _TARGETS = (
     type=click.Choice(["unchecked", "failed"]),
     help="Export one whose quality was not checked, or failed, marked.",
 )
+@click.option("--register", is_flag=True, help="Record it in MLflow's model registry, under --alias.")
+@click.option("--alias", default="production", show_default=True, help="Alias of the registered version.")
+@click.option("--tracking-uri", help="MLflow to register it in (default: the study's).")
 @RUNS
 @JSON
 def export(
@@ -44,6 +48,9 @@ def export(
     allow_unverified: bool,
     allow_not_held: bool,
     allow_quality: str | None,
+    register: bool,
+    alias: str,
+    tracking_uri: str | None,
     runs: Path,
     as_json: bool,
 ) -> None:
@@ -59,8 +66,16 @@ def export(
         Mark.QUALITY_FAILED: allow_quality == "failed",
     }
     done = export_usecases.export(
-        study, number, target, out, runs=runs, allowed=[mark for mark, yes in allowed.items() if yes]
+        study,
+        number,
+        target,
+        out,
+        runs=runs,
+        allowed=[mark for mark, yes in allowed.items() if yes],
+        alias=alias if register else None,
+        tracking_uri=tracking_uri,
     )
+    registered = done.registered
     if as_json:
         print_json(
             {
@@ -71,6 +86,7 @@ def export(
                 "files": list(done.files),
                 "marks": [mark.value for mark in done.marks],
                 "start": done.line,
+                "registered": None if registered is None else asdict(registered),
             }
         )
         return
@@ -80,3 +96,6 @@ def export(
         f"start it with: {done.line}" if done.line else f"{shlex.quote(f'{out}/README.md')} says how to start"
     )
     click.echo(f"wrote {out}/; {start}")
+    if registered is not None:
+        was = "" if registered.before is None else f"; {registered.alias} was version {registered.before}"
+        click.echo(f"registered as version {registered.version}, {registered.uri}{was}")

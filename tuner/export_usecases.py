@@ -12,8 +12,9 @@ from tuner.export.targets import TARGETS
 from tuner.front import read_view
 from tuner.mistakes import Mistake
 from tuner.quality import read_verdict
+from tuner.registry import Registered, check_alias, register
 from tuner.studies import study_folder, trial_of
-from tuner.usecases import users_mistakes
+from tuner.usecases import tracking_uri_of, users_mistakes
 from tuner.verify.promised import promised_of
 from tuner.verify.stored import latest_verification
 
@@ -31,10 +32,20 @@ class Exported:
     marks: tuple[Mark, ...]
     line: str | None
     """The shell line that starts it; None where it takes several, which its README has."""
+    registered: Registered | None
+    """Where it is in MLflow's registry; None where that was not asked."""
 
 
 def export(
-    study: str, number: int, target: str, out: Path, *, runs: Path, allowed: Collection[Mark] = ()
+    study: str,
+    number: int,
+    target: str,
+    out: Path,
+    *,
+    runs: Path,
+    allowed: Collection[Mark] = (),
+    alias: str | None = None,
+    tracking_uri: str | None = None,
 ) -> Exported:
     """Write one trial as files that start in production.
 
@@ -43,8 +54,12 @@ def export(
     Args:
         target: one of `tuner.export.targets.TARGETS`.
         allowed: what is let pass, and marked.
+        alias: under which it is registered in MLflow; None: it is not.
+        tracking_uri: MLflow's; None: where the study was logged.
     """
     with users_mistakes():
+        if alias is not None:
+            check_alias(alias)
         subject = read_subject(study_folder(study, runs), number, allowed)
         chosen = TARGETS[target]
         files = chosen.files(subject)
@@ -52,6 +67,10 @@ def export(
             write_folder(out, files)
         except OSError as error:
             raise Mistake(f"cannot write {out}: {error.strerror or error}") from error
+        registered = None
+        if alias is not None:
+            uri = tracking_uri or tracking_uri_of(subject.study, runs)
+            registered = register(out, subject.study, tracking_uri=uri, alias=alias)
     return Exported(
         folder=out,
         study=subject.study.name,
@@ -60,6 +79,7 @@ def export(
         files=tuple(sorted(files)),
         marks=subject.marks,
         line=None if chosen.line is None else chosen.line(subject, out),
+        registered=registered,
     )
 
 

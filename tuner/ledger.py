@@ -165,7 +165,7 @@ class Ledger:
     def _tried(self, write: Callable[[], None]) -> bool:
         failures = self._failures()
         try:
-            with _quiet():
+            with quiet():
                 write()
         except _MoreToWrite:
             return False
@@ -195,7 +195,7 @@ class Ledger:
 
     def _failures(self) -> tuple[type[Exception], ...]:
         """What an MLflow that is down, full, locked or not one raises. `requests` raises OSErrors."""
-        _prepare_environment()
+        prepare_environment()
         from mlflow.exceptions import MlflowException
 
         return (MlflowException, SQLAlchemyError, OSError)
@@ -515,13 +515,14 @@ def _make_folder(uri: str) -> None:
             Path(database).parent.mkdir(parents=True, exist_ok=True)
 
 
-def _prepare_environment() -> None:
+def prepare_environment() -> None:
+    """Before MLflow is imported: how it is to behave, where the user has not said."""
     for name, value in _MANNERS.items():
         os.environ.setdefault(name, value)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps MLflow from telling how it makes its tables, and from warning of what it must change itself."""
     loggers = [logging.getLogger(name) for name in _CHATTY]
     levels = [logger.level for logger in loggers]

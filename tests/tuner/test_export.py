@@ -85,17 +85,24 @@ LETTING = ("--allow-unverified", "--allow-quality", "unchecked")
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `tuner` where study s lies, with trial 5 measured and trial 6 failed."""
+    """Runs `tuner` where study s lies."""
     monkeypatch.chdir(tmp_path)
-    write_study(tmp_path / "runs" / "s", STUDY)
+    study_on_disk(tmp_path / "runs")
+    return lambda *words: CliRunner().invoke(main, words)
+
+
+def study_on_disk(runs: Path) -> Path:
+    """Study s, with trial 5 measured and trial 6 failed; its folder."""
+    folder = runs / STUDY.name
+    write_study(folder, STUDY)
     assert TRIAL.measurement is not None
     outcome = Measured(measurement=TRIAL.measurement, records=(), samples=(), ran=TRIAL.ran)
     failed = replace(
         TRIAL, number=6, state=State.FAILED, cause=Cause.UNSUPPORTED, reason="no kernel", measurement=None
     )
     for trial in (TRIAL, failed):
-        write_outcome(tmp_path / "runs" / "s", trial, outcome)
-    return lambda *words: CliRunner().invoke(main, words)
+        write_outcome(folder, trial, outcome)
+    return folder
 
 
 def _export(run: Run, *more: str, trial: int = 5) -> Result:

@@ -19,6 +19,7 @@ from tuner.plan_commands import plan
 from tuner.redaction import without_passwords
 from tuner.report_commands import report
 from tuner.service_commands import COMMANDS as SERVICE_COMMANDS
+from tuner.sync_commands import sync
 from tuner.trace_commands import trace
 from tuner.verify_commands import verify
 
@@ -252,6 +253,7 @@ main.add_command(trace)
 main.add_command(plan)
 main.add_command(drift)
 main.add_command(verify)
+main.add_command(sync)
 for command in SERVICE_COMMANDS:
     main.add_command(command)
 main.add_command(export)

@@ -17,7 +17,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.curve_picture import curve_svg
 from tuner.curve_plot import curves_html, has_curves
+from tuner.durable import flush
 from tuner.entries import (
     NAME_LENGTH,
     ON_FRONT,
@@ -286,7 +287,7 @@ class Ledger:
         from mlflow.tracking import MlflowClient
 
         if self._client is None:
-            _make_folder(self._uri)
+            _make_database(self._uri)
             self._client = MlflowClient(tracking_uri=self._uri)
         return self._client
 
@@ -507,12 +508,31 @@ def _milliseconds(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
-def _make_folder(uri: str) -> None:
-    """SQLite makes its file, not the folder of it."""
-    if uri.startswith("sqlite:"):
-        database = make_url(uri).database
-        if database:
-            Path(database).parent.mkdir(parents=True, exist_ok=True)
+def _make_database(uri: str) -> None:
+    """Make an SQLite database that is not there, whole or not at all.
+
+    MLflow makes its tables over seconds, in dozens of steps, and takes up nothing that was left half-done: a
+    driver killed meanwhile would leave a file that no MLflow opens again.
+    """
+    if not uri.startswith("sqlite:"):
+        return
+    url = make_url(uri)
+    if not url.database or Path(url.database).exists():
+        return
+    from mlflow.tracking import MlflowClient
+
+    path = Path(url.database)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    try:
+        made = url.set(database=str(part)).render_as_string(hide_password=False)
+        MlflowClient(tracking_uri=made).search_experiments(max_results=1)
+        flush([part])
+        with suppress(FileExistsError):  # another study made it just now
+            path.hardlink_to(part)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def prepare_environment() -> None:

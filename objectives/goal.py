@@ -12,6 +12,9 @@ from objectives.slo import Slo
 from objectives.statistics import requests_needed
 from search_spaces.measure import CAPACITY_ONLY
 
+QUALITY = ("nll_increase", "agreement")
+"""Objectives that no replay measures: they are of what is served, and come with its verdict on quality."""
+
 
 class GoalError(ValueError):
     """An objective that cannot be searched for. The message is one line that a person can act on."""
@@ -141,6 +144,8 @@ def violations(measurement: Measurement, slo: Slo) -> dict[str, float]:
 
 
 def _why_missing(wanted: Objective, measurement: Measurement) -> str:
+    if wanted.name in QUALITY:
+        return "the quality of what it serves was not checked"
     if measurement.failed_requests == measurement.requests:
         return f"none of the {measurement.requests} requests was answered"
     if wanted.name in CAPACITY_ONLY:
@@ -176,6 +181,7 @@ def _all_objectives() -> Mapping[str, Objective]:
         "goodput_tokens_per_gpu": "goodput_tokens_per_s_per_gpu",
         "goodput_per_cost": "goodput_per_cost",
         "tokens_per_joule": "tokens_per_joule",
+        "agreement": "agreement",
     }
     found = {
         name: Objective(
@@ -183,7 +189,7 @@ def _all_objectives() -> Mapping[str, Objective]:
         )
         for name, metric in rates.items()
     }
-    for name in ("slo_margin", "cost_per_million_tokens"):
+    for name in ("slo_margin", "cost_per_million_tokens", "nll_increase"):
         found[name] = Objective(
             name=name, metric=name, direction="minimise", description=METRICS[name].description
         )

@@ -25,6 +25,7 @@ Unit = Literal[
     "money",
     "requests/money",
     "tokens/J",
+    "nats/token",
 ]
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -94,6 +95,8 @@ _PLAIN: tuple[tuple[str, Unit, Literal[1, -1, 0], str], ...] = (
     ("goodput_per_cost", "requests/money", 1, "requests that met the SLO for one unit of money"),
     ("cost_per_million_tokens", "money", -1, "a million output tokens at capacity, else of goodput"),
     ("tokens_per_joule", "tokens/J", 1, "output tokens over the energy of the replay that made them"),
+    ("nll_increase", "nats/token", -1, "how much less likely the reference's own words are, docs/quality.md"),
+    ("agreement", "share", 1, "share of the reference's greedy tokens that are its likeliest too"),
     ("slo_attainment", "share", 1, "share of requests that met every limit of the SLO"),
     ("throughput_rps", "requests/s", 0, "requests answered per second, SLO or not"),
     ("throughput_tokens_per_s", "tokens/s", 0, "output tokens of answered requests per second, SLO or not"),

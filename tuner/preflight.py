@@ -7,7 +7,7 @@ from cluster.order import Order
 from cluster.traffic.sessions import Sessions
 from cluster.traffic.trace import Trace
 from objectives.economy import COSTS
-from objectives.goal import Goal, GoalError, objective
+from objectives.goal import QUALITY, Goal, GoalError, objective
 from objectives.slo import Slo
 from objectives.statistics import requests_needed
 from search_spaces.arguments import Rendered, render, render_control
@@ -105,6 +105,15 @@ def check_objectives(space: Space, goal: Goal, trace: Trace) -> None:
             raise Mistake(f"{place} is of trials on GPUs, and a trial of this space takes no GPU")
         if costs and space.resources.gpu_hour_price is None:
             raise Mistake(f"{place} needs what a GPU costs an hour: resources: {{gpu_hour_price: 2.5}}")
+
+
+def check_quality_objectives(space: Space, goal: Goal, engine: str) -> None:
+    """Raise Mistake, in one line, for an objective of quality where the engine answers no words."""
+    for name in goal.names:
+        if engine == "simulated" and name in QUALITY:
+            raise Mistake(
+                f"{_place(space, name)} objectives: {name!r} is of answers, and the simulated engine has none"
+            )
 
 
 _WITHOUT = "measure one load with --measure fixed"

@@ -1,8 +1,8 @@
 """The quality guard of a search: which trial is asked what, and the verdict on its answers.
 
 Each artefact is asked once, by the first trial of it that has the chance. The control runs first and is the
-reference; where it failed, the next trial is that serves the same checkpoint in the same number formats. While
-there is no reference nothing else is asked, and what was never checked is never recommended.
+reference; where it failed, the next trial is that serves the same checkpoint in the same number formats.
+While there is no reference nothing else is asked, and what was never checked is never recommended.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cluster.order import Measured, Order, Outcome, Probe
 from objectives.answers import Answers, Tokens, Unanswered
+from objectives.goal import QUALITY
 from objectives.quality import QualityVerdict, judge
 from search_spaces.artefact import Artefact, artefact
 from search_spaces.sections import Quality
@@ -23,7 +24,7 @@ from tuner.quality import (
     unchecked_file,
     verdict_file,
 )
-from tuner.records import StoredTrial, trial_folder
+from tuner.records import RecordError, StoredTrial, trial_folder
 from tuner.redaction import redacted_environment, redacted_settings
 
 UNCHECKED = 1.0
@@ -80,7 +81,7 @@ class QualityGuard:
     def judged(self, order: Order, outcome: Outcome) -> Mapping[str, bytes]:
         """What belongs on disk beside a trial's outcome. From now on its artefact has the verdict.
 
-        Raises RecordError where answers that are needed cannot be read.
+        Answers that cannot be judged leave it unchecked: no measurement is lost for them.
         """
         served = artefact_of(order)
         if order.probe is None:
@@ -94,7 +95,20 @@ class QualityGuard:
                 self._keep_unchecked(served.fingerprint, why)
                 return unchecked_file(served.fingerprint, why)
             case Answers():
-                return self._judged(order, order.probe, served, answers)
+                try:
+                    return self._judged(order, order.probe, served, answers)
+                except (RecordError, ValueError) as error:
+                    self._keep_unchecked(served.fingerprint, str(error))
+                    return unchecked_file(served.fingerprint, str(error))
+
+    def measured(self, order: Order, outcome: Outcome) -> Outcome:
+        """The outcome with what is known of quality among its metrics, for objectives that are of it."""
+        verdict = self.checks.verdicts.get(artefact_of(order).fingerprint)
+        if verdict is None or not isinstance(outcome, Measured):
+            return outcome
+        known = {name: getattr(verdict, name) for name in QUALITY}
+        measurement = outcome.measurement
+        return replace(outcome, measurement=replace(measurement, metrics={**measurement.metrics, **known}))
 
     def violation(self, trial: StoredTrial) -> float | None:
         """What the sampler is told of a trial's quality; at most 0 is feasible. None: nothing.
@@ -113,9 +127,10 @@ class QualityGuard:
         name = served.fingerprint
         is_reference = probe.continuations is None
         if is_reference:
-            self._reference = replace(probe, continuations=None), answers
-        assert self._reference is not None  # nothing but a reference is asked without one
-        reference = self._reference[1]
+            reference = answers
+        else:
+            assert self._reference is not None  # nothing but a reference is asked without one
+            reference = self._reference[1]
         verdict = judge(
             name,
             answers,
@@ -124,6 +139,8 @@ class QualityGuard:
             beside=None if is_reference else self._beside(served, reference),
             is_reference=is_reference,
         )
+        if is_reference:
+            self._reference = probe, answers
         self._keep(verdict, trial_folder(self.folder, order.number))
         return {**verdict_file(verdict), **answers_file(probe, answers)}
 

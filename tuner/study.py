@@ -29,7 +29,7 @@ from cluster.dispatch.dispatch import Dispatch
 from cluster.node.secrecy import secret_values
 from cluster.order import Cause, Failed, Order, Outcome
 from objectives.answers import Tokens
-from objectives.goal import Goal, MissingObjective, violations
+from objectives.goal import QUALITY, Goal, MissingObjective, violations
 from objectives.measurement import Measurement
 from objectives.metrics import METRICS
 from objectives.slo import Slo
@@ -527,6 +527,9 @@ class _Driver:
     def _store(self, flight: _Flight, outcome: Outcome) -> tuple[StoredTrial, str | None]:
         """To disk, then to the sampler; and why the trial has no score, if it was measured and has none."""
         number = flight.order.number
+        files = self.guard.judged(flight.order, outcome)
+        if any(name in QUALITY for name in self.plan.goal.names):
+            outcome = self.guard.measured(flight.order, outcome)
         unscored = self._unscored(outcome)
         config = flight.config
         if config is None:
@@ -545,7 +548,6 @@ class _Driver:
             secrets=secrets,
             unscored=unscored,
         )
-        files = self.guard.judged(flight.order, outcome)
         write_outcome(self.plan.folder, trial, outcome, secrets=secrets, files=files)
         self.trials[number] = trial
         if number == CONTROL:

@@ -39,6 +39,7 @@ from tuner.models import local_model
 from tuner.preflight import (
     check_arguments,
     check_objectives,
+    check_quality_objectives,
     check_room,
     check_sessions,
     check_verdict,
@@ -187,6 +188,7 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
         check_verdict(space, study.slo, trace)
         check_sessions(space, workload.sessions)
         check_objectives(space, goal, trace)
+        check_quality_objectives(space, goal, study.engine)
         order = orders(study, space, workload, simulated=study.engine == "simulated")
         plan = StudyPlan(
             folder=folder,

@@ -10,16 +10,18 @@ import pytest
 
 from cluster.order import Cause, Measured, Order, Outcome, Probe
 from objectives.answers import Answer, Answers, Scored, Tokens, Unanswered
+from objectives.goal import Goal
 from search_spaces.parameters import Categorical
 from search_spaces.space import Quality, Space
 from tests.tuner import stories
 from tests.tuner.dispatches import FakeDispatch
 from tests.tuner.spaces import SEQUENCES, SPECULATION
-from tests.tuner.test_study import Desk
+from tests.tuner.test_study import GOAL, Desk
 from tuner.front import FrontView, front_json, read_view
 from tuner.quality import ANSWERS, QUALITY, read_answers, read_checks, read_verdict
 from tuner.quality_guard import artefact_of
 from tuner.records import RecordError, read_trials, trial_folder
+from tuner.sampler import Search, sampler_named
 from tuner.study import Done, Event, StudyPlan, search
 from tuner.study import Finished as Landed
 
@@ -42,9 +44,20 @@ class GuardedDesk(Desk):
     def __init__(self, folder: Path, *, space: Space = SPACE) -> None:
         super().__init__(folder, space=space)
         self.study = replace(self.study, engine="vllm", options={"quality": {}})
+        self.goal = GOAL
 
     def plan(self, total: int) -> StudyPlan:
-        return replace(super().plan(total), prompts=PROMPTS)
+        return replace(super().plan(total), prompts=PROMPTS, goal=self.goal)
+
+    def open(self) -> Search:
+        return Search.open(
+            space=self.space,
+            goal=self.goal,
+            study=self.study.name,
+            storage=f"sqlite:///{self.folder.parent}/study.db",
+            recipe=sampler_named("random"),
+            seed=0,
+        )
 
     def events(self, total: int, dispatch: FakeDispatch) -> Generator[Event, None, None]:
         return search(self.plan(total), dispatch, self.open(), self.journal)
@@ -269,3 +282,26 @@ def test_a_real_study_of_before_quality_was_asked_still_shows_its_front(tmp_path
     assert view.quality_text(view.front[0]) == (
         "quality not checked: there is no reference to compare it with"
     )
+
+
+def test_quality_may_be_an_objective_and_every_trial_of_an_artefact_has_it(tmp_path: Path) -> None:
+    desk = GuardedDesk(tmp_path, space=replace(SPACE, parameters=(KV, SEQUENCES)))
+    desk.goal = Goal.of(["goodput", "nll_increase"])
+    desk.study = replace(desk.study, objectives=desk.goal.names)
+    list(desk.events(6, FakeDispatch(served)))
+    for trial in seen(desk).trials:
+        fp8 = trial.arguments.get("kv_cache_dtype") == "fp8"
+        assert trial.measurement is not None
+        assert trial.measurement.value("nll_increase") == pytest.approx(0.05 if fp8 else 0.0)
+
+
+def test_answers_that_cannot_be_judged_lose_no_measurement(desk: GuardedDesk) -> None:
+    def answer(order: Order) -> Outcome:
+        outcome = served(order)
+        assert isinstance(outcome.answers, Answers)
+        return replace(outcome, answers=Answers(answers=outcome.answers.answers[:0]))
+
+    list(desk.events(1, FakeDispatch(answer)))
+    (trial,) = read_trials(desk.folder)
+    assert trial.measurement is not None
+    assert read_checks(desk.folder).unchecked.keys() == {trial.artefact}

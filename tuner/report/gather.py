@@ -21,7 +21,7 @@ from tuner.front import FrontView, read_view
 from tuner.loads import measured_text
 from tuner.quality import read_verdict
 from tuner.records import State, StoredTrial
-from tuner.remeasure import standing_text
+from tuner.remeasure import rivals, stable, times_text
 from tuner.report.checks import quality_check, verified_check
 from tuner.report.shapes import (
     AblationReport,
@@ -39,6 +39,9 @@ from tuner.verify.stored import latest_verification
 
 CHOSEN = 6
 """Configs drawn over each other, the control among them: more lines than that are not told apart."""
+
+_LISTED = 6
+"""Numbers in a sentence."""
 
 _SENTENCE = 160
 """Characters of a failure's reason; its trial's folder has all of it."""
@@ -158,13 +161,27 @@ def _curve(trial: StoredTrial) -> tuple[PointReport, ...]:
 
 
 def chosen_few(seen: FrontView) -> tuple[int, ...]:
-    """The control, what is recommended, then the front's ends and configs evenly between them."""
+    """The control, what is recommended, then the front's ends and configs evenly between them.
+
+    Evenly by the first objective: a front may crowd where it was searched longest.
+    """
     control = [trial.number for trial in seen.control if trial.state is State.MEASURED][:1]
     best = [] if seen.recommended is None else [seen.recommended.number]
-    front = [trial.number for trial in seen.best_first if trial.number not in (*control, *best)]
-    room = min(CHOSEN - len({*control, *best}), len(front))
-    places = np.linspace(0, max(len(front) - 1, 0), room).round().astype(int).tolist()
-    return tuple(dict.fromkeys([*control, *best, *(front[place] for place in places)]))
+    aim = seen.goal.names[0]
+    left = {
+        trial.number: seen.objective_values(trial)[aim].value
+        for trial in seen.best_first
+        if trial.number not in (*control, *best)
+    }
+    room = min(CHOSEN - len({*control, *best}), len(left))
+    ends = [*left.values()][:: max(len(left) - 1, 1)]
+    between = []
+    for wanted in np.linspace(ends[0], ends[-1], room).tolist() if room else []:
+        nearest = min(left, key=lambda one: abs(left[one] - wanted))
+        between.append(nearest)
+        del left[nearest]
+    order = {trial.number: place for place, trial in enumerate(seen.best_first)}
+    return tuple(dict.fromkeys([*control, *best, *sorted(between, key=order.__getitem__)]))
 
 
 def _summary(seen: FrontView, configs: Mapping[int, ConfigReport]) -> Iterable[str]:
@@ -190,12 +207,28 @@ def _summary(seen: FrontView, configs: Mapping[int, ConfigReport]) -> Iterable[s
             told = "" if ratio is None else f", ×{number(ratio)} of the control's"
             shown = METRICS[objective.metric].shown_unit
             yield f"Its {objective.name} is {chosen.objectives[objective.name].text} {shown}{told}."
-    sure = standing_text(seen) or ""
-    yield f"{sure[:1].upper()}{sure[1:]}."
+    yield _sure(seen, chosen)
     if not chosen.is_control:
         yield f"Quality: {chosen.quality.state}, {chosen.quality.words}."
         yield f"Verification: {chosen.verified.state}, {chosen.verified.words}."
     yield f"{len(seen.trials)} trials: {counts}."
+
+
+def _sure(seen: FrontView, chosen: ConfigReport) -> str:
+    times = chosen.measured_again
+    again = f"It was measured again {times_text(times)}" if times else "It was measured once"
+    others = rivals(seen)
+    if not others:
+        return f"{again}; by the intervals no other config may be better."
+    also = "" if stable(seen) else ", and not all of them were measured again as often"
+    return f"{again}; by the intervals {listed(others)} may be as good{also}."
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """`trial 4`, `trials 4, 7 and 12 more`."""
+    shown = ", ".join(map(str, numbers[:_LISTED]))
+    more = f" and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
+    return f"trial{'' if len(numbers) == 1 else 's'} {shown}{more}"
 
 
 def _facts(seen: FrontView) -> dict[str, str]:

@@ -156,7 +156,7 @@ def _plane(report: Report, first: ObjectiveReport, other: ObjectiveReport | None
     if other is not None and len(report.objectives) == 2:
         _border(frame, [(x.value, y.value) for c, x, y in pairs if c.on_front], first, other)
     drawn = looks(report)
-    for config, x, y in sorted(pairs, key=lambda pair: (pair[0].number in marked, pair[0].is_control)):
+    for config, x, y in sorted(pairs, key=lambda pair: (pair[0].number in drawn, pair[0].on_front)):
         look = drawn.get(config.number)
         kind = "front" if config.on_front else "rest"
         told = group(frame.svg, look.look if look else kind, _config_words(report, config))

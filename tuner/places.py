@@ -131,7 +131,9 @@ class Places:
             if not control_is_due(known.get(name), at_once=at_once):
                 continue
             new = name not in known
-            if is_worth(left - len(found), in_use if new else in_use - 1):
+            # What a suspect node measured hangs on its next control.
+            suspect = not new and known[name].state is NodeState.SUSPECT
+            if suspect or is_worth(left - len(found), in_use if new else in_use - 1):
                 in_use += new
                 found.append(name)
         return tuple(found)

@@ -1,7 +1,8 @@
 """Dispatches that run nothing: an outcome is made up when it is asked for."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -77,3 +78,41 @@ class FakeDispatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class FakeCluster(FakeDispatch):
+    """Nodes by name, each with room for so many orders at once.
+
+    Attributes:
+        rooms: may be changed meanwhile: a node that is taken out is gone.
+        most_on: most orders that were under way at once on each node.
+    """
+
+    def __init__(
+        self, answer: Answer, rooms: Mapping[str, int], *, facts: tuple[NodeFacts, ...] = ()
+    ) -> None:
+        super().__init__(answer)
+        self.rooms = dict(rooms)
+        self.most_on = dict.fromkeys(rooms, 0)
+        self._facts = facts
+
+    def nodes(self, order: Order) -> tuple[str, ...]:
+        return tuple(name for name in sorted(self.rooms) if order.node in (None, name))
+
+    def capacity(self, order: Order) -> int:
+        return sum(self.rooms[name] for name in self.nodes(order))
+
+    def facts(self, models: tuple[ModelName, ...] = ()) -> tuple[NodeFacts, ...]:
+        return self._facts
+
+    def submit(self, order: Order) -> None:
+        assert order.node in self.rooms
+        super().submit(order)
+        there = sum(waiting.node == order.node for waiting in self.waiting)
+        self.most_on[order.node] = max(self.most_on[order.node], there)
+
+    def next(self, timeout_s: float | None = None) -> tuple[int, Outcome] | None:
+        order = self.waiting[0]
+        ended = super().next(timeout_s)
+        assert ended is not None
+        return order.number, replace(ended[1], ran=replace(ended[1].ran, node=order.node))

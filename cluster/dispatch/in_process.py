@@ -1,8 +1,6 @@
 """Trials in the driver's own process, one at a time: for the simulated engine and for tests."""
 
-import tempfile
 from collections import deque
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +8,7 @@ from cluster.dispatch.dispatch import Inventory
 from cluster.node.engine import Engine
 from cluster.node.facts import NodeFacts
 from cluster.node.model_files import ModelName
+from cluster.node.owner import trial_folder
 from cluster.node.run import run_trial
 from cluster.node.simulation.argument_names import check_names
 from cluster.node.vllm_arguments import Checked
@@ -47,8 +46,8 @@ class InProcess:
         if not self._waiting:
             raise LookupError("no order is under way")
         order = self._waiting.popleft()
-        with tempfile.TemporaryDirectory(prefix="tuner-trial-") as folder:
-            return order.number, run_trial(order, self._engine, Path(folder))
+        with trial_folder() as folder:
+            return order.number, run_trial(order, self._engine, folder)
 
     def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> Checked | None:
         """Names alone, for the simulated engine has no vLLM to ask."""

@@ -48,6 +48,7 @@ from cluster.node.engine import Engine
 from cluster.node.facts import NodeFacts, node_facts
 from cluster.node.launcher_client import Launcher
 from cluster.node.model_files import ModelMissing, ModelName, ModelState, fetch, models_of, state_of
+from cluster.node.owner import mark, trial_folder
 from cluster.node.run import run_trial
 from cluster.node.simulation.argument_names import check_names
 from cluster.node.vllm_arguments import Checked, EngineMissing, check_arguments
@@ -112,8 +113,8 @@ def _run(order: Order, trace: Trace, engine: Engine, warm_starts: Any = None) ->
         with suppress(ray.exceptions.RayError):
             # Before the trial begins, so that the first on a node does not have it in its start.
             engine = VllmEngine(ray.get(warm_starts.path.remote()))
-    with tempfile.TemporaryDirectory(prefix="tuner-trial-") as folder:
-        return run_trial(whole, engine, Path(folder))
+    with trial_folder() as folder:
+        return run_trial(whole, engine, folder)
 
 
 def _missing(models: tuple[ModelName, ...]) -> tuple[ModelName, ...]:
@@ -201,6 +202,7 @@ class OnRay:
         """A Ray of our own, whatever else runs on this machine or RAY_ADDRESS names."""
         # Ray's default folder is shared by all on a machine, down to a link to "the" latest session.
         folder = Path(tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR")))
+        mark(folder)
         self._reaper = start_reaper(folder)
         ray.init(
             address="local",

@@ -35,6 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from cluster.node.owner import mark
 from cluster.node.processes import Process, descendants, ignores, process, session_members
 from cluster.node.secrecy import without_secrets
 from cluster.node.shared_memory import mapped, remove_unmapped
@@ -153,6 +154,8 @@ def guard(
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     wake = signals_as_bytes()
     with tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True) as scratch:
+        with contextlib.suppress(OSError):
+            mark(Path(scratch))
         try:
             child = start(scratch) if start else _start(command, log, directory, scratch)
         except OSError as error:

@@ -260,13 +260,14 @@ class _Driver:
         """Make the database agree with the disk: tell it what it missed, cancel what has no outcome."""
         self.trials = {trial.number: trial for trial in read_trials(self.plan.folder)}
         self.guard.reload()
-        if self.sampler.length and CONTROL not in self.trials:
+        entered = self.sampler.length
+        if entered and CONTROL not in self.trials:
             raise StudyError(
-                f"the study database has {self.sampler.length} trials of a study {self.plan.study.name!r}, "
+                f"the study database has {entered} trials of a study {self.plan.study.name!r}, "
                 f"and {self.plan.folder} has not its control; give the study another name"
             )
         for number, trial in sorted(self.trials.items()):
-            if number >= self.sampler.length:
+            if number >= entered:
                 config = None if trial.config is None else self.plan.space.config(trial.config)
                 self.sampler.add(
                     number,

@@ -1,0 +1,255 @@
+"""What the driver of a long study does for one more trial, and how long that takes.
+
+    python -m benchmarks.long_study [--space spaces/8b.yaml] [--sampler tpe] [--trials 5000] [--more 4]
+
+A study with `--trials` finished trials is made up, on disk and in its database (SQLite, as by default), and
+resumed for `--more` of them, whose outcomes are made up as well. Printed: the time until the study was
+resumed, the median and the longest of asking and of telling, of putting a trial on disk, and of the rest of
+the loop; and, with `--parts`, the functions that took most of it. Seconds of the driver's CPU, which other
+work on the machine does not lengthen; it waits for little beside.
+"""
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cluster.order import Measured, Order, Ran
+from cluster.traffic.trace import Request, Trace
+from cluster.traffic.workload import Workload
+from objectives.goal import Goal
+from objectives.measurement import Estimate, Measurement
+from objectives.slo import Slo
+from search_spaces.arguments import render, render_control
+from search_spaces.load import load_space
+from search_spaces.space import Config, Space
+from tests.tuner.dispatches import FakeDispatch
+from tuner import study as study_module
+from tuner.events import Event, Started
+from tuner.front import FrontView
+from tuner.ledger import Standing
+from tuner.records import StoredTrial, StudyFile, write_outcome, write_study
+from tuner.sampler import Search, sampler_named
+from tuner.study import StudyPlan, search
+
+OBJECTIVES = ("goodput", "tpot_p95")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--space", default="spaces/8b.yaml")
+    parser.add_argument("--sampler", default="tpe")
+    parser.add_argument("--trials", type=int, default=5000)
+    parser.add_argument("--more", type=int, default=4)
+    parser.add_argument("--parts", action="store_true")
+    asked = parser.parse_args()
+    space = load_space(asked.space)
+    with tempfile.TemporaryDirectory(prefix="long-study-") as folder:
+        drive(space, asked.sampler, asked.trials, asked.more, Path(folder), parts=asked.parts)
+
+
+def drive(space: Space, sampler: str, trials: int, more: int, folder: Path, *, parts: bool) -> None:
+    made_up = _MadeUp(space, sampler)
+    began_s = time.process_time()
+    made_up.write(folder / "long", trials)
+    print(f"{trials} trials on disk after {time.process_time() - began_s:.1f} s", flush=True)
+    plan = StudyPlan(
+        folder=folder / "long",
+        study=made_up.study,
+        space=space,
+        goal=Goal.of(OBJECTIVES),
+        total=trials + more,
+        order=made_up.order,
+    )
+    sampled = Search.open(
+        space=space,
+        goal=plan.goal,
+        study="long",
+        storage=f"sqlite:///{folder}/study.db",
+        recipe=sampler_named(sampler),
+        seed=1,
+    )
+    # The first enters every trial into the database; the second is what a person sees who resumes.
+    resumed(plan, made_up, sampled, "first").close()
+    events = resumed(plan, made_up, sampled, "second")
+    profile = cProfile.Profile()
+    timed = _Timed()
+    with (
+        timed.noting("ask", sampled, "ask"),
+        timed.noting("tell", sampled, "tell"),
+        timed.noting("write", study_module, "write_outcome"),
+    ):
+        laps = []
+        began_s = time.process_time()
+        if parts:
+            profile.enable()
+        for event in events:
+            if isinstance(event, Started):
+                laps.append(time.process_time() - began_s)
+                began_s = time.process_time()
+        profile.disable()
+    known = ("ask", "tell", "write")
+    for name in known:
+        print(_line(name, timed.took_s[name]))
+    rest_s = statistics.median(laps) - sum(statistics.median(timed.took_s[name]) for name in known)
+    print(
+        f"{'a trial in all':14} median {statistics.median(laps):8.3f} s, the rest of the loop {rest_s:.3f} s"
+    )
+    if parts:
+        pstats.Stats(profile).sort_stats("cumulative").print_stats(40)
+
+
+def resumed(
+    plan: StudyPlan, made_up: "_MadeUp", sampled: Search, session: str
+) -> Generator[Event, None, None]:
+    """The search, up to its first trial sent out."""
+    began_s = time.process_time()
+    events = search(plan, FakeDispatch(made_up.outcome), sampled, _NoRecorder())
+    assert isinstance(next(events), Started)
+    print(f"until the {session} session asks: {time.process_time() - began_s:.1f} s", flush=True)
+    return events
+
+
+def _line(name: str, took_s: list[float]) -> str:
+    return f"{name:14} median {statistics.median(took_s):8.3f} s, longest {max(took_s):.3f} s"
+
+
+class _Timed:
+    """How long some calls took, each."""
+
+    def __init__(self) -> None:
+        self.took_s: dict[str, list[float]] = {}
+
+    @contextmanager
+    def noting(self, name: str, owner: Any, attribute: str) -> Iterator[None]:
+        """Time the calls of this attribute of an object or module meanwhile."""
+        plain = getattr(owner, attribute)
+        took_s = self.took_s.setdefault(name, [])
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            began_s = time.process_time()
+            try:
+                return plain(*arguments, **options)
+            finally:
+                took_s.append(time.process_time() - began_s)
+
+        setattr(owner, attribute, noted)
+        try:
+            yield
+        finally:
+            setattr(owner, attribute, plain)
+
+
+class _NoRecorder:
+    def sync(self, study_folder: Path, view: FrontView, standing: Standing = "RUNNING") -> bool:
+        return True
+
+
+class _MadeUp:
+    """Trials of a space with a trade-off between two objectives and noise, without any replay."""
+
+    def __init__(self, space: Space, sampler: str) -> None:
+        self._space = space
+        self._rng = np.random.default_rng(1)
+        self._workload = Workload(
+            trace=Trace(requests=(Request(arrival_s=0.0, input_length=8, output_length=4),))
+        )
+        self._began = datetime(2026, 1, 2, tzinfo=UTC)
+        self.study = StudyFile(
+            name="long",
+            id="long-1",
+            space_name=space.name,
+            space_text="",
+            trace="made up",
+            trace_digest="0" * 64,
+            trace_figures={},
+            objectives=OBJECTIVES,
+            slo=Slo(),
+            sampler=sampler,
+            seed=1,
+            engine="simulated",
+            created=self._began,
+            tuner_version="0",
+        )
+
+    def order(self, number: int, config: Config | None) -> Order:
+        rendered = render_control(self._space) if config is None else render(self._space, config)
+        return Order(
+            study="long",
+            number=number,
+            model=rendered.model,
+            arguments=rendered.arguments,
+            environment=rendered.environment,
+            workload=self._workload,
+            slo=Slo(),
+        )
+
+    def outcome(self, order: Order) -> Measured:
+        split, noise = self._rng.uniform(), np.exp(0.03 * self._rng.standard_normal(2))
+        distance = 1 + self._rng.exponential(0.5)
+        goodput = float((1 + 4 * split) / distance * noise[0])
+        tpot_s = float((0.01 + 0.05 * split**2) * distance * noise[1])
+        metrics = {
+            "goodput_rps": Estimate(value=goodput, low=goodput * 0.95, high=goodput * 1.05),
+            "tpot_p95_s": Estimate(value=tpot_s, low=tpot_s * 0.95, high=tpot_s * 1.05),
+        }
+        ran = Ran(engine="simulated", node="here", effective={}, total_s=60.0)
+        return Measured(
+            measurement=Measurement(metrics=metrics, requests=1, failed_requests=0, duration_s=60.0),
+            records=(),
+            samples=(),
+            ran=ran,
+        )
+
+    def write(self, folder: Path, trials: int) -> None:
+        folder.mkdir(parents=True)
+        write_study(folder, self.study)
+        # As a search does it: the last tenth measures the best again.
+        firsts = trials - trials // 10 - 2
+        seen: list[Config] = []
+        worth: dict[int, float] = {}
+        for number in range(trials):
+            repeats = None
+            config = None
+            if number >= firsts:
+                repeats = sorted(worth, key=worth.__getitem__)[-1 - (number - firsts) // 3]
+                config = seen[repeats - 1]
+            elif number > 0:
+                config = self._new(frozenset(seen))
+                seen.append(config)
+            order = self.order(number, config)
+            outcome = self.outcome(order)
+            if 0 < number < firsts:
+                worth[number] = outcome.measurement.metrics["goodput_rps"].value
+            started = self._began + timedelta(minutes=number)
+            trial = StoredTrial.of(
+                order,
+                outcome,
+                config=None if config is None else config.values,
+                is_control=number == 0,
+                repeats=repeats,
+                attempts=1,
+                started=started,
+                finished=started + timedelta(minutes=1),
+                tuner_version="0",
+                secrets=frozenset(),
+            )
+            write_outcome(folder, trial, outcome, secrets=frozenset())
+
+    def _new(self, seen: frozenset[Config]) -> Config:
+        while (config := self._space.sample(self._rng)) in seen:
+            continue
+        return config
+
+
+if __name__ == "__main__":
+    main()

@@ -96,6 +96,7 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(open_routes(app.openapi))
     app.include_router(routes(desk, service.tokens, metrics, outside, service.limits, over))
     _tell_errors(app, outside)
+    app.state.over = over
     app.add_middleware(Guard, metrics=metrics, hosts=service.hosts)
     return app
 

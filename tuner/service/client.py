@@ -11,12 +11,15 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tuner.mistakes import Mistake
+from tuner.service.jobs import State
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 TIMEOUT_S = 60.0
 """Without a byte. A stream has one at least every quarter of that."""
 
 _CHUNK = 1 << 16
+_ENDS = frozenset(state.value for state in State if state.over)
+"""Events after which none comes unless somebody asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class Client:
     def __init__(self, url: str, token: str | None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise Mistake(f"--service {url!r} is no service; write http://host:port")
+            raise Mistake("--service names no service; write http://host:port")
         self._url = url.rstrip("/")
         self._parts = parts
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -65,8 +68,12 @@ class Client:
     def events(self, path: str, last: str | None, *, follow: bool) -> Iterator[StreamedEvent]:
         """A study's events after the last one seen.
 
-        Raises Unreachable where it is cut off; asked again with the last id, it goes on.
+        Args:
+            follow: wait for more until the study is over.
+
+        Raises Unreachable where it ends before; asked again with the last id, it goes on.
         """
+        over = not follow
         headers = {} if last is None else {"Last-Event-ID": last}
         with self._answer("GET", f"{path}?follow={str(follow).lower()}", None, headers) as answer:
             fields: dict[str, str] = {}
@@ -76,10 +83,13 @@ class Client:
                     name, _, value = text.partition(":")
                     fields[name] = value.removeprefix(" ")
                 elif not text and "data" in fields:
+                    over = not follow or fields["event"] in _ENDS
                     yield StreamedEvent(
                         id=fields["id"], name=fields["event"], data=json.loads(fields["data"])
                     )
                     fields = {}
+        if not over:
+            raise Unreachable(f"{self._url} ended before the study did")
 
     def _read_line(self, answer: http.client.HTTPResponse) -> bytes:
         try:

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
-from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -55,10 +56,8 @@ _BEARER = HTTPBearer(auto_error=False, description="Needed where the service has
 Target = StrEnum("Target", {name: name for name in TARGETS})  # type: ignore[misc]
 
 
-class Told(Response):
+class Told(JSONResponse):
     """JSON in ASCII: what a text holds beyond is escaped, and any can be sent."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False).encode("ascii")
@@ -85,9 +84,21 @@ def _json(model: type[Any], description: str, status: int = 200) -> dict[int | s
     return {status: {"model": model, "description": description}}
 
 
-def _other(kind: str, description: str) -> dict[int | str, dict[str, Any]]:
+def _other(
+    kind: str, description: str, schema: Mapping[str, Json] = MappingProxyType({"type": "string"})
+) -> dict[int | str, dict[str, Any]]:
     """An answer that is no JSON."""
-    return {200: {"content": {kind: {"schema": {"type": "string"}}}, "description": description}}
+    return {200: {"content": {kind: {"schema": dict(schema)}}, "description": description}}
+
+
+_TEXT: Json = {"type": "string"}
+_EVENT: dict[str, Json] = {
+    "type": "object",
+    "properties": {"id": _TEXT, "event": _TEXT, "data": _TEXT},
+    "required": ["id", "event", "data"],
+    "additionalProperties": False,
+}
+"""One server-sent event; its data is a JSON object."""
 
 
 def open_routes(document: Callable[[], dict[str, Any]]) -> APIRouter:
@@ -215,7 +226,7 @@ def routes(
     @router.get(
         "/v1/studies/{study}/events",
         response_class=Response,
-        responses=_other("text/event-stream", "Server-sent events.") | _may(404),
+        responses=_other("text/event-stream", "Server-sent events.", _EVENT) | _may(404),
     )
     async def follow_study(
         study: Study,

@@ -1,5 +1,6 @@
 """From what the operator asks to a service that listens."""
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 
 from tuner.mistakes import Mistake
 from tuner.service.allow_list import AllowList
@@ -81,20 +83,32 @@ def serve(asked: ServeRequest, say: Callable[[str], None]) -> None:
     shown = f"[{asked.host}]" if ":" in asked.host else asked.host
     at = f"http://{shown}:{listener.getsockname()[1]}/docs"
     say(f"serving {asked.runs} at {at}; Ctrl-C ends the service and no study")
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=SHUTDOWN_S,
-        )
-    )
+    server = Server(app)
     try:
         server.run(sockets=[listener])
     finally:
         listener.close()
         os.close(lock)
+
+
+class Server(uvicorn.Server):
+    """The HTTP server, which tells streams that it ends before it waits for them to."""
+
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=SHUTDOWN_S,
+            )
+        )
+        self._over: asyncio.Event = app.state.over
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._over.set()
+        await super().shutdown(sockets)
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -1,5 +1,6 @@
 """What the service tells, as JSON: events as they happen, jobs and trials as they stand. Shapes only."""
 
+import math
 from datetime import datetime
 from typing import assert_never
 
@@ -97,7 +98,9 @@ def _finished_json(event: Finished) -> Told:
     match event.outcome:
         case Measured(measurement=measured):
             shown = published(measured)
-            values: dict[str, Json] = {name: shown[name].value for name in event.objectives if name in shown}
+            values: dict[str, Json] = {
+                name: _finite(shown[name].value) for name in event.objectives if name in shown
+            }
             return "trial_measured", {
                 **far,
                 "objectives": values,
@@ -143,7 +146,11 @@ def trial_json(seen: FrontView, trial: StoredTrial) -> dict[str, Json]:
         "repeats": trial.repeats,
         "config": None if trial.config is None else dict(trial.config),
         "objectives": {
-            name: {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+            name: {
+                "value": _finite(estimate.value),
+                "low": _finite(estimate.low),
+                "high": _finite(estimate.high),
+            }
             for name, estimate in seen.objective_values(trial).items()
         },
         "on_front": (trial.number if trial.repeats is None else trial.repeats) in seen.numbers,
@@ -154,6 +161,11 @@ def trial_json(seen: FrontView, trial: StoredTrial) -> dict[str, Json]:
         "started": trial.started.isoformat(),
         "finished": trial.finished.isoformat(),
     }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity: what is late for ever has no number."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _stamp(moment: datetime | None) -> str | None:

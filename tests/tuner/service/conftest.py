@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from tests.tuner.service.fakes import FakeProcesses
@@ -15,7 +14,7 @@ from tuner.service.allow_list import AllowList
 from tuner.service.app import Service, create_app
 from tuner.service.job_files import ServiceFiles
 from tuner.service.places import places_of
-from tuner.service.serve import bound
+from tuner.service.serve import Server, bound
 from tuner.service.tokens import Tokens, digest
 
 SPACE = """
@@ -105,9 +104,7 @@ def listening(service: Service) -> Iterator[Live]:
     """Serve in a thread of this process until the block ends."""
     listener = bound("127.0.0.1", 0)
     started = threading.Event()
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=2)
-    )
+    server = Server(create_app(service))
     startup = server.startup
 
     async def tells(*args: object, **named: object) -> None:

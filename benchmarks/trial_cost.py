@@ -65,7 +65,7 @@ class Started:
 
 def compare_starts(order: Order, pairs: int, replays: int) -> None:
     began_s = time.perf_counter()
-    with Launcher(engine_environment(order, os.environ)) as launcher:
+    with Launcher(engine_environment(order.environment, os.environ)) as launcher:
         print(f"the launcher took {time.perf_counter() - began_s:.1f} s to come up", flush=True)
         if launcher.path is None:
             raise SystemExit(f"error: {launcher.problem}")

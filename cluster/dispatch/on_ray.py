@@ -101,7 +101,7 @@ class _WarmStarts:
     """Keeps a node's launcher, as an actor, for as long as this driver has its Ray open."""
 
     def __init__(self, order: Order) -> None:
-        self._launcher = Launcher(engine_environment(order, os.environ)).__enter__()
+        self._launcher = Launcher(engine_environment(order.environment, os.environ)).__enter__()
 
     def path(self) -> Path | None:
         return self._launcher.path

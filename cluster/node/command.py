@@ -104,8 +104,8 @@ def measuring(version: str | None, asked: Mapping[str, Json]) -> dict[str, Json]
     return {name: value for name, value, since in wanted if known >= since}
 
 
-def engine_environment(order: Order, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The server's environment: the node's own without what Ray put there, ours, then the order's."""
+def engine_environment(own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """The server's environment: the node's without what Ray put there, then what is needed, then its own."""
     by_ray = any(name.startswith("RAY_") for name in inherited)
     kept = {
         name: value
@@ -116,7 +116,7 @@ def engine_environment(order: Order, inherited: Mapping[str, str]) -> dict[str, 
     }
     # The engine gets a temporary folder of its own for each start; what it compiles must outlast that.
     compiled = Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
-    return {"TORCHINDUCTOR_CACHE_DIR": str(compiled)} | kept | _DEV_MODE | dict(order.environment)
+    return {"TORCHINDUCTOR_CACHE_DIR": str(compiled)} | kept | _DEV_MODE | dict(own)
 
 
 def _release(version: str | None) -> tuple[int, ...]:

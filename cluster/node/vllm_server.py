@@ -104,7 +104,7 @@ class VllmEndpoint:
         self._api = api
         self._log = log
         self._served_name = name
-        self._secrets = secret_values(engine_environment(order, os.environ))
+        self._secrets = secret_values(engine_environment(order.environment, os.environ))
         self._memory_kills = memory_kills()
         self._effective: Mapping[str, Json] = {}
         self._joules = energy_counter(order.gpus)
@@ -404,7 +404,7 @@ def _started(order: Order, folder: Path, launcher: Path | None) -> Iterator[Vllm
             command,
             folder=folder,
             log=log,
-            environment=engine_environment(order, os.environ),
+            environment=engine_environment(order.environment, os.environ),
             grace_s=order.limits.stop_s,
             launcher=launcher,
         ) as process:

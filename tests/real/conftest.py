@@ -2,10 +2,13 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cluster.node.command import engine_environment
+from cluster.node.launcher_client import Launcher
 from cluster.node.small_model import prepare_small_model
 
 MODELS = Path(__file__).parents[2] / "runs" / "models"
@@ -19,3 +22,12 @@ def small_model() -> Path:
     if given := os.environ.get("TUNER_TEST_MODEL"):
         return Path(given)
     return prepare_small_model(MODELS).model
+
+
+@pytest.fixture(scope="session")
+def launcher(small_model: Path) -> Iterator[Path]:
+    """The socket of a launcher for tests that do not care how their engine is started, or care for this."""
+    with Launcher(engine_environment({}, os.environ)) as launcher:
+        assert launcher.problem is None
+        assert launcher.path is not None
+        yield launcher.path

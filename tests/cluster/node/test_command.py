@@ -93,21 +93,21 @@ def test_a_config_may_refuse_to_be_measured_so() -> None:
 
 def test_rays_own_variables_do_not_reach_the_engine() -> None:
     inherited = {"RAY_JOB_ID": "1", "OMP_NUM_THREADS": "1", "PATH": "/bin", "CUDA_VISIBLE_DEVICES": "3"}
-    found = engine_environment(order(), inherited)
+    found = engine_environment(order().environment, inherited)
     assert "RAY_JOB_ID" not in found
     assert "OMP_NUM_THREADS" not in found
     assert (found["PATH"], found["CUDA_VISIBLE_DEVICES"]) == ("/bin", "3")
 
 
 def test_threads_that_the_user_set_reach_it_and_the_orders_own_come_last() -> None:
-    assert engine_environment(order(), {"OMP_NUM_THREADS": "4"})["OMP_NUM_THREADS"] == "4"
+    assert engine_environment(order().environment, {"OMP_NUM_THREADS": "4"})["OMP_NUM_THREADS"] == "4"
     found = engine_environment(
-        order(environment={"OMP_NUM_THREADS": "2"}), {"RAY_X": "1", "OMP_NUM_THREADS": "1"}
+        order(environment={"OMP_NUM_THREADS": "2"}).environment, {"RAY_X": "1", "OMP_NUM_THREADS": "1"}
     )
     assert found["OMP_NUM_THREADS"] == "2"
 
 
 def test_the_engine_is_told_to_let_itself_be_read_back_and_to_report_to_nobody() -> None:
-    found = engine_environment(order(), {})
+    found = engine_environment(order().environment, {})
     assert found["VLLM_SERVER_DEV_MODE"] == "1"
     assert found["VLLM_NO_USAGE_STATS"] == "1"

@@ -60,8 +60,8 @@ class StartStages:
             more = log.read()
         self._read += len(more)
         text = self._rest + more
-        for stage in waited:
-            if STAGES[stage].search(text):
+        for stage in STAGES:
+            if stage in waited and STAGES[stage].search(text):
                 self.reached(stage)
         self._rest = text[text.rfind(b"\n") + 1 :][-_AT_MOST:]
 

@@ -1,6 +1,7 @@
 """A real vLLM from start to end: it serves what was asked, says what it does, and leaves nothing behind.
 
 The engine is started four times in all, once for the first group of tests; the last of that group kills it.
+Three of the starts are from a launcher, as those of a search are, and one from the command.
 """
 
 import os
@@ -20,6 +21,7 @@ from cluster.node.engine import LOG_NAME, EngineFailure, Replay
 from cluster.node.guard import GuardRecord, read_record
 from cluster.node.guarded import PACKAGE_ROOT, RECORD_NAME
 from cluster.node.run import run_trial
+from cluster.node.start_stages import READY, STAGES
 from cluster.node.vllm_server import VllmEndpoint, VllmEngine
 from cluster.order import Cause, Failed, Limits, Order
 from cluster.traffic.request import Request
@@ -94,10 +96,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def endpoint(small_model: Path, folder: Path) -> Iterator[VllmEndpoint]:
+def endpoint(small_model: Path, launcher: Path, folder: Path) -> Iterator[VllmEndpoint]:
     """One engine with prefix caching and ngram speculation, warmed up."""
     asked = order(small_model, {"enable_prefix_caching": True, "speculative_config": NGRAM})
-    with VllmEngine().serve(asked, folder) as served:
+    with VllmEngine(launcher).serve(asked, folder) as served:
         served.warm_up(asked.workload)
         yield served
 
@@ -117,6 +119,10 @@ def test_it_tells_what_is_in_effect(endpoint: VllmEndpoint, folder: Path) -> Non
     assert speculation["num_speculative_tokens"] == 4
     assert endpoint.version is not None
     assert len(record_in(folder).ours) >= 3  # guard, API server, engine core
+    assert endpoint.launch == "warm"
+    stages = endpoint.stages_s
+    assert list(stages) == [*STAGES, READY]
+    assert sorted(stages.values()) == list(stages.values())
 
 
 def test_a_replay_serves_every_token_and_the_counters_agree(
@@ -216,6 +222,7 @@ def test_without_prefix_caching_nothing_is_hit_and_a_stop_leaves_nothing(
         record = record_in(tmp_path)
         served.reset_caches()
         replay = served.play(asked.workload, LIMITS)
+        assert served.launch == "cold"
         assert served.effective["enable_prefix_caching"] is False
         assert served.effective["speculative_config"] is None
     assert record.ours == ()
@@ -225,13 +232,16 @@ def test_without_prefix_caching_nothing_is_hit_and_a_stop_leaves_nothing(
     assert replay.samples[-1].drafts_total is None
 
 
-def test_a_config_that_this_engine_refuses_fails_with_its_cause(small_model: Path, tmp_path: Path) -> None:
-    outcome = run_trial(order(small_model, {"quantization": "fp8"}), VllmEngine(), tmp_path)
+def test_a_config_that_this_engine_refuses_fails_with_its_cause(
+    small_model: Path, launcher: Path, tmp_path: Path
+) -> None:
+    outcome = run_trial(order(small_model, {"quantization": "fp8"}), VllmEngine(launcher), tmp_path)
     assert isinstance(outcome, Failed)
     assert outcome.cause is Cause.UNSUPPORTED
     assert "fp8" in outcome.reason
     assert outcome.ran.command[-2:] == ("--quantization", "fp8")
     assert outcome.reason in outcome.ran.log
+    assert outcome.ran.launch == "warm"
     assert not (tmp_path / RECORD_NAME).exists()
 
 
@@ -241,14 +251,16 @@ PARENT = textwrap.dedent(
     from pathlib import Path
     from cluster.node.run import run_trial
     from cluster.node.vllm_server import VllmEngine
-    run_trial(pickle.loads(sys.stdin.buffer.read()), VllmEngine(), Path(sys.argv[1]))
+    run_trial(pickle.loads(sys.stdin.buffer.read()), VllmEngine(Path(sys.argv[2])), Path(sys.argv[1]))
     """
 )
 
 
-def test_kill_9_of_the_trials_process_leaves_nothing(small_model: Path, tmp_path: Path) -> None:
+def test_kill_9_of_the_trials_process_leaves_nothing(
+    small_model: Path, launcher: Path, tmp_path: Path
+) -> None:
     trial = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path)], stdin=subprocess.PIPE, cwd=PACKAGE_ROOT
+        [sys.executable, "-c", PARENT, str(tmp_path), str(launcher)], stdin=subprocess.PIPE, cwd=PACKAGE_ROOT
     )
     assert trial.stdin is not None
     trial.stdin.write(pickle.dumps(order(small_model, {})))

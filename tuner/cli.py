@@ -86,12 +86,13 @@ def search(as_json: bool, **asked: Any) -> None:
     """Search a space; print the front, where MLflow has it, and what comes next."""
     from tuner import usecases
     from tuner.front import front_json
+    from tuner.live import search_progress
     from tuner.session import SearchRequest
-    from tuner.terminal import Progress, front_lines, next_steps
+    from tuner.terminal import front_lines, next_steps
 
-    progress = Progress(say=lambda line: click.echo(line, err=as_json))
-    with stops_in_order():
-        found = usecases.search(SearchRequest(**asked), progress.show)
+    stream = sys.stderr if as_json else sys.stdout
+    with stops_in_order(), search_progress(stream, lambda line: click.echo(line, err=as_json)) as show:
+        found = usecases.search(SearchRequest(**asked), show)
     if as_json:
         print_json(front_json(found.view))
         return

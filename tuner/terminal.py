@@ -61,7 +61,7 @@ class Progress:
         """Say one line; a string is said as it is."""
         line = event if isinstance(event, str) else _event_line(event)
         if line:
-            self.say(f"[{_clock(time.perf_counter() - self.started)}] {line}")
+            self.say(f"[{clock(time.perf_counter() - self.started)}] {line}")
 
 
 def _event_line(event: Event) -> str | None:
@@ -96,7 +96,7 @@ def _waiting_words(event: Waiting) -> str:
         value = objective.show(best.measurement.metrics[objective.name])
         text = _number(objective.shown, value, best.measurement)
         found = f", best {objective.shown} {text} (trial {best.number})"
-    left = "" if event.eta_s is None else f", about {_about(event.eta_s)} left"
+    left = "" if event.eta_s is None else f", about {about(event.eta_s)} left"
     return f"running {running} [{len(event.view.trials)} of {event.total} done{found}{left}]"
 
 
@@ -132,7 +132,7 @@ def _measured_words(measurement: Measurement, objectives: tuple[str, ...]) -> st
 
 
 def _left(event: Finished) -> str:
-    left = "" if event.eta_s is None or event.done >= event.total else f", about {_about(event.eta_s)} left"
+    left = "" if event.eta_s is None or event.done >= event.total else f", about {about(event.eta_s)} left"
     return f" [{event.done} of {event.total} done{left}]"
 
 
@@ -378,10 +378,12 @@ def next_steps(seen: FrontView, *, runs: Path, tracking_uri: str, logged: bool) 
     return lines
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """`07:42`."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes:02d}:{rest:02d}"
 
 
-def _about(seconds: float) -> str:
+def about(seconds: float) -> str:
+    """`50 s`, `12 min`: rounded up, as a forecast is."""
     return f"{math.ceil(seconds / 60)} min" if seconds >= 90 else f"{math.ceil(seconds / 10) * 10} s"

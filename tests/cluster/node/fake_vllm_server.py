@@ -20,6 +20,7 @@ SCRIPT = json.loads(os.environ.get("FAKE_VLLM", "{}"))
 say: lines to print before serving, `say_every_s` apart
 hang: say nothing more and never serve
 exit: status to exit with instead of serving
+exit_warm: the same, where a launcher started it
 taken_once: a file; the first start finds the port taken and makes it
 child: start a process that outlives this one
 max_num_seqs: what /server_info tells
@@ -130,6 +131,8 @@ def main() -> None:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     if SCRIPT.get("hang"):
         time.sleep(600)
+    if "exit_warm" in SCRIPT and "launcher" in Path("/proc/self/cmdline").read_text():
+        raise SystemExit(SCRIPT["exit_warm"])
     if "exit" in SCRIPT:
         raise SystemExit(SCRIPT["exit"])
     if (mark := SCRIPT.get("taken_once")) and not Path(mark).exists():

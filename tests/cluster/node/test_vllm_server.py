@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from cluster.node.command import engine_environment
 from cluster.node.engine import LOG_NAME, EngineFailure
 from cluster.node.guard import read_record
 from cluster.node.guarded import RECORD_NAME
+from cluster.node.launcher_client import Launcher
 from cluster.node.processes import process
 from cluster.node.vllm_server import VllmEndpoint, VllmEngine
 from cluster.order import Cause, Limits, Order
@@ -325,3 +327,43 @@ def test_the_engines_secrets_are_blanked_in_its_log(order: MakeOrder, tmp_path: 
     failure = failure_of(replace(asked, environment=environment), tmp_path)
     assert failure.reason == "ValueError: bad token ***"
     assert (tmp_path / LOG_NAME).exists()
+
+
+def test_a_warm_start_serves_and_says_that_it_was_one(order: MakeOrder, tmp_path: Path) -> None:
+    asked = order({"max_num_seqs": 4}, child=True)
+    with Launcher(engine_environment(asked.environment, os.environ)) as launcher:
+        assert launcher.problem is None
+        with VllmEngine(launcher.path).serve(asked, tmp_path) as endpoint:
+            pids = session(tmp_path)
+            assert len(pids) == 3  # guard, server, its child
+            assert endpoint.launch == endpoint.ran.launch == "warm"
+            assert endpoint.stages_s.keys() == {"ready"}
+            assert endpoint.command[1:3] == ("-m", "vllm.entrypoints.openai.api_server")
+        assert running(pids) == []
+
+
+def test_a_start_that_only_fails_warm_is_made_cold_and_the_log_says_so(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    asked = order(say=["beginning"], exit_warm=3)
+    with (
+        Launcher(engine_environment(asked.environment, os.environ)) as launcher,
+        VllmEngine(launcher.path).serve(asked, tmp_path) as endpoint,
+    ):
+        assert endpoint.launch == "cold"
+        first, second, *_ = endpoint.log_text().splitlines()
+        assert first.startswith("[tuner] a warm start failed: died at start: ")
+        assert second == "beginning"
+
+
+def test_a_warm_start_that_fails_for_its_config_is_not_made_again(order: MakeOrder, tmp_path: Path) -> None:
+    asked = order(say=["api_server.py: error: argument --dtype: invalid choice: 'x'"], exit=2)
+    with (
+        Launcher(engine_environment(asked.environment, os.environ)) as launcher,
+        pytest.raises(EngineFailure) as caught,
+        VllmEngine(launcher.path).serve(asked, tmp_path),
+    ):
+        pass
+    assert caught.value.cause is Cause.INVALID_ARGUMENT
+    assert caught.value.ran is not None
+    assert caught.value.ran.launch == "warm"

@@ -1,11 +1,10 @@
-"""Prompts by which a model's answers are judged: the traffic's own where it carries text, else a shipped set.
+"""Prompts by which a model's answers are judged: the traffic's own as far as it has text, then a shipped set.
 
 The shipped passages were written for this project. Each breaks off in mid-sentence, so that there is
 something to go on with.
 """
 
 import importlib.resources
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -35,12 +34,9 @@ def held_out_prompts(
         longest: tokens of one prompt at the most.
     """
     own = list(dict.fromkeys(text for request in trace.requests if (text := _text(request))))
-    if own:
-        drawn = np.random.default_rng(seed).permutation(len(own))[:count]
-        texts: Sequence[str] = [own[place] for place in sorted(drawn.tolist())]
-    else:
-        texts = _shipped()[:count]
-    prompts = dict.fromkeys(tuple(encode(text))[-longest:] for text in texts)
+    drawn = np.random.default_rng(seed).permutation(len(own))[:count]
+    texts = [*(own[place] for place in sorted(drawn.tolist())), *_shipped()]
+    prompts = dict.fromkeys(tuple(encode(text))[-longest:] for text in texts[:count])
     return tuple(prompt for prompt in prompts if prompt)
 
 

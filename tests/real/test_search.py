@@ -60,6 +60,7 @@ traffic:
 slo: {{ttft_p90_ms: 10000, tpot_p90_ms: 1000}}
 measure: fixed
 objectives: [goodput, tpot_p90]
+quality: {{prompts: 10, tokens: 8}}
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 from search_spaces.load import SpaceError, load_space, parse_space, shipped_spaces
 from search_spaces.measure import Capacity
 from search_spaces.parameters import Categorical, Choice, Integer, Real
-from search_spaces.space import Space
+from search_spaces.space import Quality, Space
 
 EVERYTHING = """
 name: everything
@@ -121,6 +121,16 @@ def test_everything_that_a_file_can_say_arrives() -> None:
     assert space.budget.trials == 40
     assert space.trust_remote_code
     assert space.text == EVERYTHING
+
+
+def test_limits_on_quality_are_read_and_misspelt_ones_told_with_the_nearest_name() -> None:
+    space = parse_space("model: m\nquality: {max_nll_increase: 0.05, prompts: 64}", "s.yaml")
+    assert space.quality == Quality(max_nll_increase=0.05, prompts=64)
+    assert faults_of("model: m\nquality: {max_nl_increase: 0.1, prompts: 3, min_agreement: 1.5}") == [
+        "s.yaml:2 quality.max_nl_increase: unknown key in quality; did you mean 'max_nll_increase'?",
+        "s.yaml:2 quality.prompts: should be greater than or equal to 10, got 3",
+        "s.yaml:2 quality.min_agreement: should be less than or equal to 1, got 1.5",
+    ]
 
 
 def test_only_the_model_is_needed() -> None:

@@ -16,10 +16,12 @@ from mlflow.tracking import MlflowClient
 from cluster.node.secrecy import secret_values
 from cluster.order import Cause, Outcome
 from tests.tuner import loads, stories
+from tests.tuner.verdicts import verdict
 from tuner.front import read_view
 from tuner.ledger import Ledger, Standing
 from tuner.ledger_lock import LOCK, writing
-from tuner.records import State, StoredTrial, StudyFile, write_outcome, write_study
+from tuner.quality import verdict_file
+from tuner.records import State, StoredTrial, StudyFile, trial_folder, write_outcome, write_study
 
 # MLflow 3.17 on SQLAlchemy 2.1, where these tests look at what the ledger wrote.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -164,6 +166,23 @@ def test_only_the_tags_of_trials_that_came_or_left_change_as_the_front_moves(
     desk.sync()
     assert changed == [("1", "false")]
     assert [desk.trial_run(number).data.tags["on_front"] for number in (1, 2, 3)] == ["false", "true", "true"]
+
+
+def test_a_verdict_that_another_trial_brings_later_reaches_the_runs_of_its_artefact(
+    tmp_path: Path, new_mlflow: NewMlflow
+) -> None:
+    study = dataclasses.replace(stories.study_file(), engine="vllm", options={"quality": {}})
+    desk = Desk(tmp_path, new_mlflow(), study)
+    trials = [desk.store(1, stories.measured(2.0, 0.03)), desk.store(2, stories.measured(1.0, 0.02))]
+    ledger = desk.new_ledger()
+    assert desk.sync(ledger)
+    assert [desk.trial_run(n).data.tags["quality"] for n in (1, 2)] == ["not checked"] * 2
+    folder = trial_folder(desk.folder, 2)
+    for name, content in verdict_file(verdict(trials[1].artefact)).items():
+        (folder / name).write_bytes(content)
+    assert desk.sync(ledger)
+    assert trials[0].artefact == trials[1].artefact
+    assert [desk.trial_run(n).data.tags["quality"] for n in (1, 2)] == ["passed"] * 2
 
 
 def test_a_repeat_is_a_run_of_its_own_and_the_study_names_what_is_recommended(desk: Desk) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import click
 
 import tuner
+from tuner.diff_commands import diff
 from tuner.drift_commands import drift
 from tuner.export_commands import export
 from tuner.interrupts import stops_in_order
@@ -258,6 +259,7 @@ main.add_command(sync)
 for command in SERVICE_COMMANDS:
     main.add_command(command)
 main.add_command(export)
+main.add_command(diff)
 main.add_command(report)
 
 

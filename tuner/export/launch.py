@@ -145,7 +145,7 @@ def launch_of(subject: Subject) -> Launch:
     """How this config is launched, on the machine that it was measured on or one like it."""
     trial = subject.trial
     arguments = {
-        name: value for name, value in _explicit(trial).items() if not _from_environment(name, value)
+        name: value for name, value in explicit_arguments(trial).items() if not _from_environment(name, value)
     }
     environment = {name: value for name, value in sorted(trial.environment.items()) if HIDDEN not in value}
     return Launch(
@@ -239,8 +239,8 @@ def flag(name: str) -> str:
     return f"--{top.replace('_', '-')}{dot}{below}"
 
 
-def _explicit(trial: StoredTrial) -> dict[str, Json]:
-    """The arguments asked for, and what decides a launch as it was in effect; by name."""
+def explicit_arguments(trial: StoredTrial) -> dict[str, Json]:
+    """The arguments asked for, and what decides a launch as it was in effect; by name, secrets as ***."""
     explicit = {
         name: trial.ran.effective[name]
         for name in _MADE_EXPLICIT

@@ -1,0 +1,1 @@
+"""Two configs side by side: what differs in their settings, and whether it makes a difference."""

@@ -60,6 +60,8 @@ class Finished:
     """Why a measured trial has no score; None if it has one, or failed."""
     on_front: bool
     """Whether its config is."""
+    untrusted: str | None = None
+    """What is known of its quality where that keeps it from being recommended; None where nothing does."""
     repeats: int | None = None
     """The trial whose config it measured again, if it did."""
     objectives: tuple[str, ...]

@@ -588,6 +588,7 @@ class _Driver:
             is_control=trial.is_control,
             outcome=outcome,
             unscored=unscored,
+            untrusted=seen.quality_text(trial) if seen.guarded and not seen.trusted(trial) else None,
             on_front=(trial.number if trial.repeats is None else trial.repeats) in seen.numbers,
             repeats=trial.repeats,
             objectives=tuple(METRICS[o.metric].shown for o in self.plan.goal.objectives),

@@ -109,6 +109,7 @@ def _outcome_words(event: Finished) -> str:
             marks = [
                 *(["on the front"] if event.on_front else []),
                 *(["client and engine disagree"] if measured.disagreements else []),
+                *([event.untrusted] if event.untrusted else []),
             ]
             return text + (f" ({', '.join(marks)})" if marks else "")
         case Failed(cause=cause, reason=reason):

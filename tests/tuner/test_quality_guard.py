@@ -223,8 +223,12 @@ def test_without_a_reference_nothing_is_checked_and_nothing_recommended(desk: Gu
     def answer(order: Order) -> Outcome:
         return replace(served(order), answers=Unanswered(reason="no words"))
 
-    (*_, done) = desk.events(4, FakeDispatch(answer))
+    *before, done = desk.events(4, FakeDispatch(answer))
     assert isinstance(done, Done)
+    assert {event.untrusted for event in before if isinstance(event, Landed)} == {
+        "quality not checked: no words",
+        "quality not checked: there is no reference to compare it with",
+    }
     assert done.view.recommended is None
     assert not done.view.front
     assert len(done.view.refused) == 4

@@ -10,6 +10,7 @@ import click
 
 import tuner
 from tuner.diff_commands import diff
+from tuner.doctor_commands import doctor
 from tuner.drift_commands import drift
 from tuner.export_commands import export
 from tuner.interrupts import stops_in_order
@@ -256,6 +257,7 @@ main.add_command(plan)
 main.add_command(drift)
 main.add_command(verify)
 main.add_command(sync)
+main.add_command(doctor)
 for command in SERVICE_COMMANDS:
     main.add_command(command)
 main.add_command(export)

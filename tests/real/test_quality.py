@@ -16,6 +16,7 @@ from objectives.goal import Goal
 from objectives.quality import QualityVerdict
 from search_spaces.load import parse_space
 from tests.tuner.test_study import Journal
+from tuner.export.refusals import Mark, marks_of
 from tuner.front import FrontView, read_view
 from tuner.quality import QUALITY, read_verdict
 from tuner.quality_prompts import quality_prompts
@@ -146,6 +147,7 @@ def test_weights_that_were_perturbed_are_caught_and_never_recommended(found: Fou
     assert found.view.recommended.number != trial.number
     raw = json.loads((trial_folder(found.folder, trial.number) / QUALITY).read_text())
     assert raw["passed"] is False
+    assert Mark.QUALITY_FAILED in marks_of(trial, broken, None)  # which no export lets pass unasked
 
 
 def test_the_probe_is_told_apart_from_the_replay(found: Found) -> None:

@@ -82,8 +82,7 @@ def serve(asked: ServeRequest, say: Callable[[str], None]) -> None:
     log_to_stderr()
     shown = f"[{asked.host}]" if ":" in asked.host else asked.host
     at = f"http://{shown}:{listener.getsockname()[1]}/docs"
-    say(f"serving {asked.runs} at {at}; Ctrl-C ends the service and no study")
-    server = Server(app)
+    server = Server(app, lambda: say(f"serving {asked.runs} at {at}; Ctrl-C ends the service and no study"))
     try:
         server.run(sockets=[listener])
     finally:
@@ -92,9 +91,9 @@ def serve(asked: ServeRequest, say: Callable[[str], None]) -> None:
 
 
 class Server(uvicorn.Server):
-    """The HTTP server, which tells streams that it ends before it waits for them to."""
+    """The HTTP server. It says when it listens, and tells streams that it ends before it waits for them."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, ready: Callable[[], object]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -105,6 +104,12 @@ class Server(uvicorn.Server):
             )
         )
         self._over: asyncio.Event = app.state.over
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._over.set()

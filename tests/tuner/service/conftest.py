@@ -104,14 +104,7 @@ def listening(service: Service) -> Iterator[Live]:
     """Serve in a thread of this process until the block ends."""
     listener = bound("127.0.0.1", 0)
     started = threading.Event()
-    server = Server(create_app(service))
-    startup = server.startup
-
-    async def tells(*args: object, **named: object) -> None:
-        await startup(*args, **named)  # type: ignore[arg-type]
-        started.set()
-
-    server.startup = tells  # type: ignore[method-assign]
+    server = Server(create_app(service), started.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

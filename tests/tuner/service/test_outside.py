@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from search_spaces.values import Json
 from tuner.service.outside import Outside
 
 _OUTSIDE = Outside({"/srv/my runs", "/root"})
@@ -26,7 +27,7 @@ def test_a_path_keeps_its_last_name_and_what_is_none_is_left(text: str, told: st
 
 
 def test_texts_are_found_wherever_they_are_in_json() -> None:
-    value = {"/a/b/c": ["/a/b/c", 1, None, {"x": "see /a/b/c"}], "n": 1.5}
+    value: Json = {"/a/b/c": ["/a/b/c", 1, None, {"x": "see /a/b/c"}], "n": 1.5}
     assert _OUTSIDE.json(value) == {"…/c": ["…/c", 1, None, {"x": "see …/c"}], "n": 1.5}
 
 

@@ -18,7 +18,7 @@ from search_spaces.load import parse_space
 from tests.tuner.test_study import Journal
 from tuner.export.refusals import Mark, marks_of
 from tuner.front import FrontView, read_view
-from tuner.quality import QUALITY, read_verdict
+from tuner.quality import QUALITY, read_answers, read_verdict
 from tuner.quality_prompts import quality_prompts
 from tuner.records import StoredTrial, trial_folder
 from tuner.sampler import Search, sampler_named
@@ -134,6 +134,12 @@ def test_a_smaller_cache_format_and_a_quantised_checkpoint_get_verdicts_of_their
     for verdict in (fp8, int8):
         assert verdict.kl.value > found.verdict(None).kl.value
         assert verdict.passed, verdict.reasons
+
+
+def test_asked_again_in_another_order_each_answers_the_same(found: Found) -> None:
+    for scheme in (None, "fp8_kv", "int8"):
+        _, answers = read_answers(trial_folder(found.folder, found.trial(scheme).number))
+        assert [answer.again for answer in answers.answers] == [answer.greedy for answer in answers.answers]
 
 
 def test_weights_that_were_perturbed_are_caught_and_never_recommended(found: Found) -> None:

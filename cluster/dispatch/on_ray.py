@@ -412,9 +412,9 @@ class OnRay:
         need, node = asked.need, asked.node
         try:
             lacking: Models | None = ray.get(ref)
-        except ModelMissing as missing:
-            cause = missing.__cause__
-            self._cannot_get(asked, cause if isinstance(cause, ModelMissing) else missing)
+        except ModelMissing as raised:
+            # Ray raises a subclass of a task's exception, with the exception itself as `cause`.
+            self._cannot_get(asked, getattr(raised, "cause", raised))
             return
         except ray.exceptions.RayError as error:
             self._elsewhere(

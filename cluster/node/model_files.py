@@ -15,7 +15,7 @@ from search_spaces.values import Json
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 """Kinds of files that vLLM loads weights from, the first that a model has (its `--load-format auto`)."""
 
-_NEVER_SERVED = ("original/*", "onnx/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.tflite")
+_NEVER_SERVED = ("original/*", "onnx/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.pth")
 """What hub repositories hold beside it, often as large again."""
 
 
@@ -82,15 +82,25 @@ def state_of(model: ModelName) -> ModelState:
     """What this node has of it. Asks no hub."""
     if model.is_path:
         return ModelState.CACHED if Path(model.name).expanduser().is_dir() else ModelState.MISSING
+    return ModelState.CACHED if any(_whole(model, kind) for kind in WEIGHTS) else ModelState.TO_FETCH
+
+
+def _whole(model: ModelName, kind: str) -> bool:
+    """Whether the hub's cache has all of it, with weights of this kind."""
     from huggingface_hub import snapshot_download  # its import takes longer than the rest of this house
 
+    others = [other for other in WEIGHTS if other != kind]
     try:
-        folder = snapshot_download(model.name, revision=model.revision, local_files_only=True)
+        folder = snapshot_download(
+            model.name,
+            revision=model.revision,
+            local_files_only=True,
+            ignore_patterns=[*_NEVER_SERVED, *others],
+        )
     except (OSError, ValueError):
-        return ModelState.TO_FETCH
+        return False
     # A snapshot exists from its first file on.
-    whole = any(next(Path(folder).glob(kind), None) is not None for kind in WEIGHTS)
-    return ModelState.CACHED if whole else ModelState.TO_FETCH
+    return next(Path(folder).glob(kind), None) is not None
 
 
 def fetch(models: tuple[ModelName, ...]) -> None:
@@ -103,30 +113,25 @@ def fetch(models: tuple[ModelName, ...]) -> None:
 
 
 def _fetch(model: ModelName) -> None:
+    if state_of(model) is ModelState.CACHED:
+        return
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         files = HfApi().list_repo_files(model.name, revision=model.revision)
         snapshot_download(model.name, revision=model.revision, ignore_patterns=_left_out(files))
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         raise ModelMissing(f"the hub does not give {model}: {_first_line(error)}", everywhere=True) from error
-    except (OSError, HfHubHTTPError) as error:
-        # Out of reach, or told to stay offline: what is here will do, if it is all there.
-        if state_of(model) is not ModelState.CACHED:
-            reason = f"{model} is not here and cannot be fetched: {_first_line(error)}"
-            raise ModelMissing(reason, everywhere=False) from error
+    except Exception as error:  # a full disk, a hub out of reach: the hub's HTTP client differs by version
+        reason = f"{model} is not here and cannot be fetched: {_first_line(error)}"
+        raise ModelMissing(reason, everywhere=False) from error
 
 
 def _left_out(files: list[str]) -> list[str]:
     """Patterns of files that vLLM would not load from this repository: all weights but of the first kind."""
     present = [kind for kind in WEIGHTS if any(name.endswith(kind[1:]) for name in files)]
-    return [*_NEVER_SERVED, *present[1:], *(["*.pth"] if present else [])]
+    return [*_NEVER_SERVED, *present[1:]]
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,7 +14,6 @@ from cluster.order import Failed
 from search_spaces.values import Json
 from tests.cluster.dispatch.scripted import Scripted, order
 
-
 _KNOWN = "HuggingFaceTB/SmolLM2-135M"
 """A model that the simulated engine knows."""
 

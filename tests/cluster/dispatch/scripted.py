@@ -19,7 +19,6 @@ from objectives.measurement import Record
 from objectives.slo import Slo
 from search_spaces.values import Json
 
-
 _HERE = str(Path(__file__).parent)
 """A folder that every node has, for a model."""
 
@@ -78,6 +77,14 @@ class Scripted:
                 time.sleep(0.3)
                 node = ray.get_runtime_context().get_node_id()
                 raise EngineFailure(Cause.UNSUPPORTED, f"{node} {began} {time.monotonic()}")
+            case "say devices":
+                began = time.monotonic()
+                time.sleep(2.0)
+                visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+                raise EngineFailure(Cause.UNSUPPORTED, f"{visible} {began} {time.monotonic()} {folder}")
+            case "wait":
+                Path(os.environ["TUNER_TEST_FLAG"]).touch()
+                time.sleep(600)
             case "say niceness":
                 raise EngineFailure(Cause.UNSUPPORTED, f"nice {os.nice(0)}")
             case "die":
@@ -95,6 +102,7 @@ def order(
     cpus: int = 1,
     accelerator: str | None = None,
     model: str | None = None,
+    node: str | None = None,
 ) -> Order:
     requests = tuple(Request(arrival_s=float(i), input_length=8, output_length=3) for i in range(3))
     return Order(
@@ -108,4 +116,5 @@ def order(
         gpus=gpus,
         cpus=cpus,
         accelerator=accelerator,
+        node=node,
     )

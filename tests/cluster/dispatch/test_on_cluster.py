@@ -2,14 +2,11 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +15,8 @@ from typing import Any
 import pytest
 
 from cluster.dispatch.on_ray import OnRay
-from cluster.node.processes import descendants, is_running, process
+from cluster.node.processes import descendants, is_running
+from tests.cluster.dispatch.raylets import LEAST_STORE, free_ports, node
 from tests.cluster.dispatch.scripted import Scripted, order
 
 pytestmark = [
@@ -28,8 +26,6 @@ pytestmark = [
 ]
 
 _ROOT = Path(__file__).resolve().parents[3]
-_LEAST_STORE = str(80 * 2**20)
-"""Ray's smallest object store, bytes."""
 
 
 @dataclass(frozen=True)
@@ -66,38 +62,6 @@ class _Cluster:
         return said
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        return [
-            held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)
-        ]
-
-
-@contextmanager
-def _node(environment: dict[str, str], log: Path, *words: str) -> Iterator[int]:
-    """`ray start` in the foreground, its process id; all that it started is gone afterwards."""
-    with log.open("wb") as out:
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
-        started = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 60
-        while "block forever" not in log.read_text():
-            assert started.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        yield started.pid
-    finally:
-        ours = {(one.pid, one.started) for one in descendants(started.pid)}
-        started.send_signal(signal.SIGTERM)
-        started.wait(30)
-        deadline = time.monotonic() + 10
-        while (left := {one for one in ours if is_running(*one)}) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        for pid, _ in left:
-            os.kill(pid, signal.SIGKILL)
-    assert not left, f"left by Ray itself: {[process(pid) for pid, _ in left]}"
-
-
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Cluster]:
     here = tmp_path_factory.mktemp("ray")
@@ -105,18 +69,20 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Cluster]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     plain |= {"HOME": str(here), "RAY_USAGE_STATS_ENABLED": "0"}
     known = plain | {"RAY_AUTH_TOKEN_PATH": str(here / "token")}
-    node = known | {"RAY_AUTH_MODE": "token"}
-    port, client = _free_ports(2)
+    environment = known | {"RAY_AUTH_MODE": "token"}
+    port, client = free_ports(2)
     address = f"127.0.0.1:{port}"
-    shared = ("--node-ip-address=127.0.0.1", f"--object-store-memory={_LEAST_STORE}", "--num-gpus=0")
+    shared = ("--node-ip-address=127.0.0.1", f"--object-store-memory={LEAST_STORE}", "--num-gpus=0")
     # pytest's folders are too long: a socket's path holds 107 bytes.
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-")))
         first = ("--head", f"--port={port}", f"--ray-client-server-port={client}", f"--temp-dir={folder}")
         quiet = ("--include-dashboard=false", "--dashboard-agent-listen-port=0")
-        one = stack.enter_context(_node(node, here / "head.log", *first, "--num-cpus=2", *shared, *quiet))
+        one = stack.enter_context(
+            node(environment, here / "head.log", *first, "--num-cpus=2", *shared, *quiet)
+        )
         second = (f"--address={address}", "--num-cpus=1", "--dashboard-agent-listen-port=0")
-        two = stack.enter_context(_node(node, here / "node.log", *second, *shared))
+        two = stack.enter_context(node(environment, here / "node.log", *second, *shared))
         yield _Cluster(
             address, f"ray://127.0.0.1:{client}", known, plain, folder / "ray_current_cluster", (one, two)
         )

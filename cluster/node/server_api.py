@@ -78,6 +78,17 @@ class ServerApi:
             case _:
                 return answer.status == 200
 
+    def works(self, model: str, *, timeout_s: float) -> bool:
+        """Whether the engine behind the server gives a token, or a reason of its own why not.
+
+        /health may go on answering 200 when the engine is dead; then a request fails as the server's fault.
+        """
+        body = json.dumps({"model": model, "prompt": [1], "max_tokens": 1})
+        try:
+            return self._ask("POST", "/v1/completions", timeout_s, body).status < 500
+        except Unreachable:
+            return False
+
     def get(self, path: str, *, timeout_s: float = 30.0) -> Answer:
         """Raises Unreachable."""
         return self._ask("GET", path, timeout_s)
@@ -88,10 +99,12 @@ class ServerApi:
         except Unreachable:
             return None
 
-    def _ask(self, method: str, path: str, timeout_s: float) -> Answer:
+    def _ask(self, method: str, path: str, timeout_s: float, body: str | None = None) -> Answer:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
         try:
-            connection.request(method, path)
+            connection.request(
+                method, path, body, {} if body is None else {"Content-Type": "application/json"}
+            )
             response = connection.getresponse()
             return Answer(status=response.status, text=response.read().decode(errors="replace"))
         except (OSError, http.client.HTTPException) as error:

@@ -304,11 +304,13 @@ class VllmEndpoint:
         return None if self._process.alive else "the API server is gone"
 
     def _is_dying(self) -> bool:
-        """Whether the engine is dead though its server may not be yet: it says so, or answers nobody."""
+        """Whether the engine is dead though its server may not be: it says so, is silent, or works no more."""
         deadline = time.monotonic() + _DYING_S
         while self._process.alive and time.monotonic() < deadline:
             try:
-                return self._api.get("/health", timeout_s=_DYING_S).status != 200
+                if self._api.get("/health", timeout_s=_DYING_S).status != 200:
+                    return True
+                return not self._api.works(self._served_name, timeout_s=self._order.limits.stuck_s)
             except Unreachable:
                 time.sleep(_READY_POLL_S)
         return True

@@ -25,8 +25,8 @@ taken_once: a file; the first start finds the port taken and makes it
 child: start a process that outlives this one
 max_num_seqs: what /server_info tells
 resets: answers to /reset_prefix_cache in turn; the last one repeats
-completions: "answer", "hang", "die" (SIGKILL to itself), "refuse" (HTTP 400) or "lose core"
-    (HTTP 500, and unhealthy from then on)
+completions: "answer", "hang", "stall" (after one token), "die" (SIGKILL to itself), "refuse" (HTTP 400),
+    "lose core" (HTTP 500, and unhealthy from then on) or "lose core unnoticed" (HTTP 500, and healthy)
 delays_s: how long the completions wait, in turn and from the beginning again
 mutter: a line to print at every completion
 """
@@ -85,6 +85,9 @@ class Handler(BaseHTTPRequestHandler):
                 Handler.healthy = False
                 self.answer(500, {"error": {"message": "EngineCore encountered an issue."}})
                 return
+            case "lose core unnoticed":
+                self.answer(500, {"error": {"message": "EngineCore encountered an issue."}})
+                return
             case "hang":
                 time.sleep(600)
             case "refuse":
@@ -99,6 +102,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         for count in range(1, tokens + 1):
+            if count == 2 and SCRIPT.get("completions") == "stall":
+                time.sleep(600)
             self.event({"choices": [{"text": "a", "finish_reason": None}], "usage": usage(count)})
         self.event({"choices": [], "usage": usage(tokens)})
         self.wfile.write(b"data: [DONE]\n\n")

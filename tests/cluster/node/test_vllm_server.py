@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from cluster.node.guard import read_record
 from cluster.node.guarded import RECORD_NAME
 from cluster.node.launcher_client import Launcher
 from cluster.node.processes import process
+from cluster.node.server_api import free_port
 from cluster.node.vllm_server import VllmEndpoint, VllmEngine
 from cluster.order import Cause, Limits, Order
 from cluster.traffic.request import Request
@@ -292,6 +295,19 @@ def test_an_engine_whose_core_died_is_dead_though_its_server_still_answers(
     ] * 4
 
 
+def test_an_engine_whose_core_died_is_dead_though_its_server_says_that_it_is_healthy(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    asked = order(completions="lose core unnoticed", say=["RuntimeError: worker lost"], child=True)
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        pids = session(tmp_path)
+        with pytest.raises(EngineFailure) as caught:
+            endpoint.play(asked.workload, asked.limits)
+        assert running(pids) == []
+    assert caught.value.cause is Cause.DIED_UNDER_LOAD
+    assert caught.value.reason == "RuntimeError: worker lost"
+
+
 def test_requests_that_are_refused_by_a_healthy_engine_are_records_not_a_death(
     order: MakeOrder, tmp_path: Path
 ) -> None:
@@ -319,6 +335,54 @@ def test_an_engine_that_gives_no_token_is_stuck(order: MakeOrder, tmp_path: Path
         endpoint.play(asked.workload, asked.limits)
     assert caught.value.cause is Cause.STUCK
     assert "no token" in caught.value.reason
+
+
+def test_an_engine_that_stops_in_the_middle_of_its_answers_is_stuck_and_swept_up(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    asked = order(completions="stall", stuck_s=0.5, child=True)
+    with VllmEngine().serve(asked, tmp_path) as endpoint:
+        pids = session(tmp_path)
+        with pytest.raises(EngineFailure) as caught:
+            endpoint.play(asked.workload, asked.limits)
+    assert caught.value.cause is Cause.STUCK
+    assert [record.tokens_out for record in caught.value.records] == [1, 1, 1, 1]
+    assert len(pids) == 3
+    assert running(pids) == []
+
+
+class Other(BaseHTTPRequestHandler):
+    """Somebody else's server, which answers anything as if it were vLLM."""
+
+    asked = 0
+
+    def log_message(self, format: str, *arguments: object) -> None: ...
+
+    def do_GET(self) -> None:
+        Other.asked += 1
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    do_POST = do_GET
+
+
+def test_a_server_of_somebody_elses_on_our_port_is_never_asked_anything(
+    order: MakeOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours is slow to start; the other one has the port before it, and would answer for it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        ports = iter([other.server_address[1], free_port()])
+        monkeypatch.setattr("cluster.node.vllm_server.free_port", lambda: next(ports))
+        asked = order(say=["starting"] * 3, say_every_s=0.2)
+        with VllmEngine().serve(asked, tmp_path) as endpoint:
+            replay = endpoint.play(asked.workload, asked.limits)
+            assert endpoint.base_url != f"http://127.0.0.1:{other.server_address[1]}"
+        other.shutdown()
+    assert [record.error for record in replay.records] == [None] * 4
+    assert Other.asked == 0
 
 
 def test_the_engines_secrets_are_blanked_in_its_log(order: MakeOrder, tmp_path: Path) -> None:

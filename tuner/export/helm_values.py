@@ -46,7 +46,7 @@ def values(subject: Subject, launch: Launch, local: tuple[str, ...]) -> dict[str
     own = {
         name: value
         for name, value in launch.arguments.items()
-        if name in _KEYS and type(value) is _KEYS[name][1]
+        if name in _KEYS and type(value) is _KEYS[name][1] and not _misprinted(value)
     }
     if "enable_prefix_caching" not in own:
         raise ExportError(
@@ -101,6 +101,11 @@ def values(subject: Subject, launch: Launch, local: tuple[str, ...]) -> dict[str
             "modelSpec": [model],
         }
     }
+
+
+def _misprinted(value: Json) -> bool:
+    """Whether Helm would write the number otherwise: it reads all as floats, 1048576 as `1.048576e+06`."""
+    return isinstance(value, int) and value >= 10**6
 
 
 def _secret(variable: str) -> dict[str, Json]:

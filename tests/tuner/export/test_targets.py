@@ -200,6 +200,14 @@ def test_the_production_stacks_values_hold_every_argument_once(name: str) -> Non
         assert referred == set(_VALUES) - {"MODELS", "HF_TOKEN", "VLLM_API_KEY"}
 
 
+def test_a_length_that_helm_would_write_with_an_exponent_is_an_extra_argument() -> None:
+    long = subject(changed(TRIAL, arguments={"max_model_len": 1048576}))
+    (model,) = _yaml("helm-values", "values.yaml", long)["servingEngineSpec"]["modelSpec"]
+    assert "maxModelLen" not in model["vllmConfig"]
+    words = model["vllmConfig"]["extraArgs"]
+    assert words[words.index("--max-model-len") + 1] == "1048576"
+
+
 def test_names_within_the_chart_stay_below_what_a_hostname_takes() -> None:
     longest = replace(PLAIN.study, name="a-study-of-a-very-long-name-" * 4)
     name = launch_of(subject(study=longest)).name

@@ -6,6 +6,9 @@ from search_spaces.values import Json
 from tuner.quality import Checks, verdict_json
 from tuner.records import State, StoredTrial, StudyFile
 
+_FULL = (None, "auto", "bfloat16", "float16", "float32", "half", "float")
+"""What an engine says of formats that reduce nothing."""
+
 PASSED, FAILED, UNCHECKED, SIMULATED = "passed", "failed", "not checked", "simulated, not checked"
 
 
@@ -30,11 +33,21 @@ def quality_text(study: StudyFile, trial: StoredTrial, checks: Checks) -> str | 
     if verdict is None:
         return f"quality {UNCHECKED}: {unchecked_reason(trial, checks)}"
     if verdict.is_reference and verdict.passed:
-        return "quality: the reference"
+        return f"quality: the reference{_itself_reduced(trial)}"
     if not verdict.passed:
         return f"quality {FAILED}: {'; '.join(verdict.reasons)} ({numbers_text(verdict)})"
     doubts = f"; {'; '.join(verdict.doubts)}" if verdict.doubts else ""
     return f"quality {PASSED}: {numbers_text(verdict)}{doubts}"
+
+
+def _itself_reduced(trial: StoredTrial) -> str:
+    """What of a reference is not full precision, as far as its engine told: verdicts do not see its cost."""
+    told = {
+        "quantization": trial.ran.effective.get("quantization"),
+        "kv_cache_dtype": trial.ran.effective.get("kv_cache_dtype"),
+    }
+    reduced = [f"{name}={value}" for name, value in told.items() if value not in _FULL]
+    return f", itself {' and '.join(reduced)}: what that costs is not seen" if reduced else ""
 
 
 def unchecked_reason(trial: StoredTrial, checks: Checks) -> str:

@@ -26,6 +26,15 @@ def test_a_doubtful_pass_tells_the_doubt() -> None:
     assert told.endswith("; the limit lies within")
 
 
+def test_a_reference_that_is_itself_quantised_says_what_verdicts_do_not_see() -> None:
+    checks = Checks(verdicts={TRIAL.artefact: verdict(TRIAL.artefact, is_reference=True)})
+    assert quality_text(STUDY, TRIAL, checks) == "quality: the reference"
+    ran = replace(TRIAL.ran, effective={"quantization": "fp8", "kv_cache_dtype": "auto"})
+    assert quality_text(STUDY, replace(TRIAL, ran=ran), checks) == (
+        "quality: the reference, itself quantization=fp8: what that costs is not seen"
+    )
+
+
 def test_what_was_not_checked_is_told_with_the_reason_and_a_failure_has_no_quality() -> None:
     reference = verdict("another", is_reference=True)
     assert quality_text(STUDY, TRIAL, Checks()) == (

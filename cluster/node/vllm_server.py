@@ -304,7 +304,7 @@ class VllmEndpoint:
         return None if self._process.alive else "the API server is gone"
 
     def _is_dying(self) -> bool:
-        """Whether the engine is dead though its server may not be: it says so, is silent, or works no more."""
+        """Whether the engine is dead though its server may live: it says so, is silent, or works no more."""
         deadline = time.monotonic() + _DYING_S
         while self._process.alive and time.monotonic() < deadline:
             try:

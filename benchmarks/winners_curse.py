@@ -127,7 +127,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def curse(rows: list[Row]) -> Iterator[str]:
-    """What was left of the first objective's number, over the configs that were verified; one sentence each."""
+    """What was left of the first objective, over the configs that were verified; one sentence each."""
     first = list({(row.study, row.trial): row for row in reversed(rows)}.values())
     for what, values in (
         ("what a config was chosen by", [gain(row, row.ratio_to_choice) for row in first]),

@@ -80,6 +80,7 @@ def main() -> None:
 @click.option("--measure", help="capacity, fixed or closed:N, instead of what the space says.")
 @click.option("--ray", "address", help="Address of a Ray cluster (default: start a Ray on this machine).")
 @click.option("--engine", type=click.Choice(["vllm", "simulated"]), help="Default: vllm.")
+@click.option("--warm-from", help="An earlier study, of other traffic or hardware: try its best first.")
 @click.option("--storage", help="URL of the study database (default: SQLite under --runs).")
 @click.option("--tracking-uri", help="MLflow to log to (default: SQLite under --runs).")
 @RUNS

@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from cluster.traffic.workload import Sessions, Workload
 from objectives.goal import Goal
 from objectives.slo import Slo
 from search_spaces.arguments import render, render_control
+from search_spaces.faults import SpaceError
 from search_spaces.load import load_space, parse_space
 from search_spaces.measure import (
     CAPACITY_ONLY,
@@ -40,7 +41,7 @@ from tuner.study import LOCK
 DEFAULT_SAMPLER = "tpe"
 DEFAULT_TRIALS = 40
 
-_SAME = ("sampler", "seed", "engine", "trace", "speed", "sessions", "measure", "storage")
+_SAME = ("sampler", "seed", "engine", "trace", "speed", "sessions", "measure", "storage", "warm_from")
 """What a resumed study must be asked as it was begun, or not asked at all."""
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
@@ -74,6 +75,8 @@ class SearchRequest:
     """Of a Ray cluster; None: a Ray of this machine's own."""
     storage: str | None = None
     tracking_uri: str | None = None
+    warm_from: str | None = None
+    """An earlier study, whose best configs are tried first."""
     runs: Path = Path("runs")
 
 
@@ -111,6 +114,7 @@ def resumed(asked: SearchRequest) -> tuple[SearchRequest, StudyFile, Space]:
         "seed": before.seed,
         "engine": before.engine,
         "sessions": Sessions.RECORDED.value,  # of studies from when there was nothing else
+        "warm_from": None,
         **before.options,
         "measure": word_of(space.measure),
     }
@@ -166,9 +170,15 @@ def _measure_of(study: StudyFile) -> Measure:
 
 
 def new_study(
-    name: str, asked: SearchRequest, space: Space, goal: Goal, workload: Workload, origin: str
+    name: str,
+    asked: SearchRequest,
+    space: Space,
+    goal: Goal,
+    workload: Workload,
+    origin: str,
+    first: Sequence[Config] = (),
 ) -> StudyFile:
-    """A study as it is begun; `origin`: where its trace came from, in words."""
+    """A study as it is begun; `origin`: where its trace came from, in words; `first`: what it tries first."""
     return StudyFile(
         name=name,
         id=uuid.uuid4().hex,
@@ -194,8 +204,19 @@ def new_study(
             "quality": space.quality.model_dump(mode="json"),
             "storage": asked.storage,
             "tracking_uri": asked.tracking_uri,
+            "warm_from": asked.warm_from,
+            "first": [dict(config.values) for config in first],
         },
     )
+
+
+def first_of(study: StudyFile, space: Space) -> tuple[Config, ...]:
+    """What the study tries first. Raises RecordError where that is no longer of its space."""
+    kept = study.options.get("first", [])
+    try:
+        return tuple(space.config(values) for values in kept)  # type: ignore[union-attr, arg-type]
+    except (SpaceError, TypeError) as error:
+        raise RecordError(f"study {study.name} cannot go on: its {STUDY} says of `first`: {error}") from error
 
 
 def orders(

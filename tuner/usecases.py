@@ -19,7 +19,7 @@ from cluster.traffic.workload import Sessions, Workload
 from objectives.goal import Goal, GoalError
 from search_spaces import describe, load
 from search_spaces.faults import SpaceError
-from search_spaces.space import Space
+from search_spaces.space import Config, Space
 from search_spaces.values import Json
 from tuner.ablation.kinds import ablation
 from tuner.ablation.plan import Asked, PlannedRun
@@ -52,6 +52,7 @@ from tuner.sampler.prior import predictor
 from tuner.session import (
     DEFAULT_TRIALS,
     SearchRequest,
+    first_of,
     measured_so,
     new_folder,
     new_study,
@@ -64,6 +65,7 @@ from tuner.study import Done, Event, StudyPlan
 from tuner.study import search as run_search
 from tuner.traffic import study_trace
 from tuner.ui import serve_ui
+from tuner.warm import first_configs
 
 
 @contextmanager
@@ -184,7 +186,8 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
             seed=space.traffic.seed,
             tokenizer=local_model(space.model) if asked.engine != "simulated" else space.model,
         )
-        study = before or new_study(folder.name, asked, space, goal, workload, origin)
+        first = () if before else warm_configs(asked, space, show)
+        study = before or new_study(folder.name, asked, space, goal, workload, origin, first)
         check_verdict(space, study.slo, trace)
         check_sessions(space, workload.sessions)
         check_objectives(space, goal, trace)
@@ -218,7 +221,9 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
                 storage=asked.storage or _default_storage(asked.runs),
                 recipe=recipe,
                 seed=study.seed,
-                guidance=Guidance(predict=predictor(space, workload, study.slo)),
+                guidance=Guidance(
+                    predict=predictor(space, workload, study.slo), first=first_of(study, space)
+                ),
             )
             tracking_uri = asked.tracking_uri or default_tracking_uri(asked.runs)
             ledger = Ledger(
@@ -236,6 +241,21 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
         exhausted=done.exhausted,
         why=done.why,
     )
+
+
+def warm_configs(asked: SearchRequest, space: Space, show: Callable[[str], None]) -> tuple[Config, ...]:
+    """What a new study tries first. Raises Mistake where the earlier one has nothing for this space."""
+    if asked.warm_from is None:
+        return ()
+    earlier = read_view(study_folder(asked.warm_from, asked.runs))
+    first = first_configs(earlier, space)
+    if not first:
+        raise Mistake(
+            f"--warm-from {asked.warm_from}: nothing that it measured is a config of {space.source}; "
+            "leave it out"
+        )
+    show(f"beginning with {len(first)} configs that were best in study {asked.warm_from}")
+    return first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ Predict: TypeAlias = Callable[[Sequence[Config]], Foresight]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance:
-    """What the sampler `ehvi` goes by beside the trials. The others ignore it.
+    """What the sampler `ehvi` goes by beside the trials. The others read `first` alone.
 
     `tuner.sampler.prior.predictor` makes the prediction from a space, its traffic and its SLO. A benchmark
     that wants a wrong one wraps it; switches below take one ingredient away, to see what it is worth.
@@ -46,3 +46,5 @@ class Guidance:
     """Whether failed trials and predicted misfits lower a config's chance."""
     constraints: bool = True
     """Whether told violations do."""
+    first: tuple[Config, ...] = ()
+    """What is tried before anything else, in this order: an earlier study's best."""

@@ -60,6 +60,7 @@ class Proposer:
         self._space = space
         self._recipe = recipe
         self._seed = seed
+        self._first = guidance.first
         self._ours = EhviSampler(space, goal, guidance, seed) if recipe.make is None else None
         self._parameters = {parameter.key: parameter for parameter in every(space.parameters)}
         self._distributions = {key: distribution(parameter) for key, parameter in self._parameters.items()}
@@ -96,7 +97,9 @@ class Proposer:
         known: Known,
         rng: np.random.Generator,
     ) -> Iterator[Config]:
-        """Draws of the sampler, then neighbours of its last draw, then chance, then all there are."""
+        """What is to be tried first; draws of the sampler, then neighbours of its last draw, then chance,
+        then all there are."""
+        yield from self._first
         inner = self._sampler(number)
         with silent_optuna():
             shadow = optuna.create_study(directions=directions, sampler=inner)

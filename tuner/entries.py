@@ -16,6 +16,7 @@ from search_spaces.values import Json, Scalar
 from tuner.bracket import capacity_text, replays
 from tuner.curve import series
 from tuner.front import GUARDED, FrontView, held
+from tuner.history import best_so_far
 from tuner.loads import concurrency, measure_of, mode, offered_rps, sessions, speed
 from tuner.quality import Checks
 from tuner.quality_words import quality_state
@@ -145,6 +146,7 @@ def study_entry(view: FrontView, note: str) -> Entry:
         metrics={
             **{f"trials_{state}": float(count) for state, count in view.counts.items()},
             "front_size": float(len(view.front)),
+            **best_so_far(view),
             "replays": float(took.played),
             "saved_s": took.saved_s,
         },

@@ -43,7 +43,9 @@ from tuner.entries import (
 )
 from tuner.family import FAMILY_ID, MEMBER, Family
 from tuner.front import FrontView, front_json
+from tuner.history_plot import history_html
 from tuner.ledger_lock import LedgerBusy, writing
+from tuner.parallel_plot import parallel_html
 from tuner.plot import front_html
 from tuner.records import STUDY, State, StoredTrial, trial_folder
 from tuner.redaction import without_passwords
@@ -367,6 +369,9 @@ class Ledger:
             if standing == "RUNNING":
                 client.update_run(runs.study, status=standing)
             else:
+                # Some MB each, and of use once it is over; while it runs, MLflow charts `best/…` itself.
+                client.log_text(runs.study, history_html(view), "history.html")
+                client.log_text(runs.study, parallel_html(view), "parallel.html")
                 client.set_terminated(runs.study, status=standing)
             runs.standing = standing
 

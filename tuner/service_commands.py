@@ -77,7 +77,7 @@ def token(name: str, as_json: bool) -> None:
     """Make a token for NAME: the token itself, for them, and its line for the service's file."""
     from tuner.service.tokens import digest, new_token
 
-    made = new_token()
+    made = new_token(name)
     if as_json:
         print_json({"name": name, "token": made, "sha256": digest(made)})
         return

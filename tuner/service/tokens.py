@@ -24,6 +24,7 @@ LOCAL_USER = "local"
 """Who asks a service that has no tokens: whoever can reach it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+_NAMES = "letters, digits, dots, dashes, underscores, @"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SHORTEST = 16
 """Characters of a token: below that it could be guessed."""
@@ -66,8 +67,10 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def new_token() -> str:
-    """A token nobody can guess: 256 bits."""
+def new_token(name: str) -> str:
+    """A token nobody can guess: 256 bits. Raises Mistake where the name can be no user's."""
+    if not _NAME.fullmatch(name):
+        raise Mistake(f"{name!r} is no user's name: {_NAMES}")
     return secrets.token_urlsafe(32)
 
 
@@ -83,9 +86,7 @@ def _from_file(path: Path) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for name, given in raw.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise Mistake(
-                f"{path}: {name!r} is no user's name: letters, digits, dots, dashes, underscores, @"
-            )
+            raise Mistake(f"{path}: {name!r} is no user's name: {_NAMES}")
         for known in given if isinstance(given, list) else [given]:
             if not isinstance(known, str) or not _DIGEST.fullmatch(known):
                 raise Mistake(

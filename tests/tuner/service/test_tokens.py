@@ -11,7 +11,7 @@ from tuner.service.tokens import TOKENS_VARIABLE, Tokens, digest, new_token
 
 
 def test_a_token_is_its_users_and_any_other_is_nobodys(tmp_path: Path) -> None:
-    first, second, third = new_token(), new_token(), new_token()
+    first, second, third = (new_token(name) for name in ("ana", "ben", "ben"))
     path = tmp_path / "tokens.yaml"
     path.write_text(yaml.safe_dump({"ana": digest(first), "ben": [digest(second), digest(third)]}))
     tokens = Tokens.read(path, {})
@@ -39,7 +39,7 @@ def test_every_hash_is_compared_whichever_token_is_given(monkeypatch: pytest.Mon
 
 def test_what_is_kept_is_the_sha_256_of_the_token() -> None:
     assert digest("abc") == hashlib.sha256(b"abc").hexdigest()
-    assert len({new_token() for _ in range(50)}) == 50
+    assert len({new_token("ana") for _ in range(50)}) == 50
 
 
 def test_tokens_come_from_the_environment_where_there_is_no_file() -> None:

@@ -30,19 +30,25 @@ def writing(study_folder: Path, writer: str, *, wait_s: float = 0.0) -> Iterator
         OSError: the folder cannot be written.
     """
     deadline = time.monotonic() + wait_s
-    with (study_folder / LOCK).open("a+") as file:
-        while not _taken(file.fileno()):
+    file = os.open(study_folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        while not _taken(file):
             if time.monotonic() >= deadline:
-                file.seek(0)
-                holder = file.read().partition("\n")[0] or "another process"
+                holder = _read(file).partition("\n")[0] or "another process"
                 raise LedgerBusy(f"study {study_folder.name} is being written to MLflow by {holder}")
             time.sleep(_POLL_S)
-        file.seek(0)
-        last = file.read().rpartition("\n")[2]
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {os.uname().nodename}\n{writer}")
-        file.flush()
+        last = _read(file).rpartition("\n")[2]
+        # Written over, never emptied first: who is refused reads it at any time.
+        text = f"process {os.getpid()} on {os.uname().nodename}\n{writer}".encode()
+        os.pwrite(file, text, 0)
+        os.ftruncate(file, len(text))
         yield last == writer
+    finally:
+        os.close(file)
+
+
+def _read(file: int) -> str:
+    return os.pread(file, 4096, 0).decode(errors="replace")
 
 
 def _taken(descriptor: int) -> bool:

@@ -74,7 +74,7 @@ _OTHERS_S = 30.0
 _MANNERS = {
     # MLflow's defaults wait minutes for a server that is down, once a request; a study has better to do.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     # Measurements are the user's own: nothing about them is reported to anybody.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # Standard output is the front end's: it may be printing JSON.
@@ -211,15 +211,15 @@ class Ledger:
             self._write(study_folder, view, standing)
 
     def _write(self, study_folder: Path, view: FrontView, standing: Standing) -> None:
-        began_s = self._now()
         client = self._open()
         runs = self._known = self._known or self._find(client, view)
+        began_s = self._now()
         for trial in view.trials:
             run = runs.trials.get(trial.number)
             if run is None or (run.info.status not in _DONE and not _thrown_away(run)):
+                runs.trials[trial.number] = _write_trial(client, runs, run, study_folder, view, trial)
                 if standing == "RUNNING" and self._now() - began_s > _A_CALL_S:
                     raise _MoreToWrite
-                runs.trials[trial.number] = _write_trial(client, runs, run, study_folder, view, trial)
         _mark_front(client, runs, view)
         self._write_study(client, runs, study_folder, view, standing)
 

@@ -30,18 +30,19 @@ from tuner.study import Retried, StudyError, search
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
 TOTAL = 5
+SEED = "1"
+"""Of the writes that drivers are killed at; any other must do as well."""
 
 
-@pytest.fixture(params=[1, 2])
-def killed(request: pytest.FixtureRequest, tmp_path: Path, mlflow_template: Path) -> Path:
-    """The folder of a study whose drivers were killed at a dozen of their writes, and which then ended."""
+@pytest.fixture
+def killed(tmp_path: Path, mlflow_template: Path) -> Path:
+    """The folder of a study whose drivers were killed at one of their writes, eight of them, and which then ended."""
     shutil.copy(mlflow_template, tmp_path / "mlflow.db")
-    words = [sys.executable, "-m", "tests.tuner.mortal", str(tmp_path), str(TOTAL), str(request.param), "8"]
+    words = [sys.executable, "-m", "tests.tuner.mortal", str(tmp_path), str(TOTAL), SEED, "8"]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr[-3000:]
     told = json.loads(ran.stdout.splitlines()[-1])
-    assert len(told["died"]) >= 4
-    (tmp_path / "told").write_text(ran.stdout.splitlines()[-1])
+    assert len(told["died"]) == 8
     return tmp_path
 
 

@@ -311,7 +311,7 @@ def test_a_server_that_never_answers_is_asked_once_for_the_time_allowed(
 def test_the_defaults_bound_what_a_server_that_is_down_costs(desk: Desk) -> None:
     desk.sync()
     allowed = {name: os.environ[f"MLFLOW_HTTP_REQUEST_{name}"] for name in ("MAX_RETRIES", "TIMEOUT")}
-    assert allowed == {"MAX_RETRIES": "0", "TIMEOUT": "10"}
+    assert allowed == {"MAX_RETRIES": "0", "TIMEOUT": "20"}
 
 
 def test_what_there_is_to_catch_up_with_is_written_a_part_at_a_time_while_a_search_goes_on(

@@ -106,10 +106,12 @@ class Desk:
         return self._queue(new, {**plain(asked), "study": study}, None), True
 
     def studies(self) -> list[Json]:
-        return [self._told(job) for job in self.queue.studies()]
+        return [job_json(job) for job in self.queue.studies()]
 
     def study(self, study: str) -> dict[str, Json]:
-        return self._told(self._job(study))
+        """A study with all that it was asked, the space's text too."""
+        job = self._job(study)
+        return job_json(job) | {"request": dict(job.request)}
 
     def stop(self, user: str, study: str, wanted: State) -> dict[str, Json]:
         """Pause or cancel a study."""
@@ -120,7 +122,7 @@ class Desk:
         resumed = self.queue.resume(job.id, _now())
         event_log.append(self.files.job(job.id).events, "queued", {"text": "queued again"})
         self.scheduler.nudge()
-        return self._told(resumed)
+        return job_json(resumed)
 
     def cancel_ablation(self, user: str, study: str, id: str) -> dict[str, Json]:
         return self._stop(user, self._ablation(study, id), State.CANCELLED)
@@ -277,9 +279,6 @@ class Desk:
     def _trial(self, seen: FrontView, number: int) -> None:
         if number not in {trial.number for trial in seen.trials}:
             raise NotFound(f"study {seen.study.name} has no finished trial {number}")
-
-    def _told(self, job: Job) -> dict[str, Json]:
-        return job_json(job)
 
 
 def _now() -> datetime:

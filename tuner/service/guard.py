@@ -8,6 +8,7 @@ What goes wrong in the service itself is told as a line with the request's id, a
 under that id.
 """
 
+import ipaddress
 import logging
 import secrets
 import time
@@ -40,7 +41,10 @@ _log = logging.getLogger("tuner.service.requests")
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a server that listens there."""
-    return host in _LOOPBACK or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Guard:

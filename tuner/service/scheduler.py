@@ -86,7 +86,10 @@ class Scheduler:
     def step(self) -> None:
         """Bring jobs and processes together, once."""
         for job in self._queue.active():
-            self._follow(job)
+            try:
+                self._follow(job)
+            except Exception:  # noqa: BLE001 (what is wrong with one job holds up no other)
+                _log.exception("cannot follow a job", extra={"event": "follow_failed", "job": job.id})
         for simulated in (False, True):
             self._start(simulated=simulated)
 

@@ -112,7 +112,7 @@ def _finished_json(event: Finished) -> Told:
 
 
 def job_json(job: Job) -> dict[str, Json]:
-    """A job as everybody may see it."""
+    """A job as everybody may see it, without the text of a space, which is long."""
     return {
         "id": job.id,
         "kind": job.kind.value,
@@ -128,7 +128,7 @@ def job_json(job: Job) -> dict[str, Json]:
         "ended": _stamp(job.ended),
         "reason": job.reason,
         "deaths": job.deaths,
-        "request": dict(job.request),
+        "request": {name: value for name, value in job.request.items() if name != "space"},
     }
 
 

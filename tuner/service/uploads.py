@@ -33,7 +33,7 @@ class Limits:
 
     bytes: int = 256 << 20
     """As they come over the network."""
-    unpacked_bytes: int = 2 << 30
+    unpacked_bytes: int = 1 << 30
     line_bytes: int = 8 << 20
     requests: int = 1_000_000
 

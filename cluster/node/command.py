@@ -116,7 +116,22 @@ def engine_environment(own: Mapping[str, str], inherited: Mapping[str, str]) -> 
     }
     # The engine gets a temporary folder of its own for each start; what it compiles must outlast that.
     compiled = Path(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
-    return {"TORCHINDUCTOR_CACHE_DIR": str(compiled)} | kept | _DEV_MODE | dict(own)
+    ours = {"TORCHINDUCTOR_CACHE_DIR": str(compiled)}
+    return ours | kept | _own_cache(kept, by_ray) | _DEV_MODE | dict(own)
+
+
+def _own_cache(kept: Mapping[str, str], by_ray: bool) -> dict[str, str]:
+    """vLLM's cache for the GPUs that Ray gave, if any: other engines start on the node's others meanwhile.
+
+    Two engines of one config share a folder there, whose index the one may read while the other writes it
+    (vllm/compilation/backends.py, save_to_file). Inductor and Triton name what they keep by its content and
+    rename it into place, so theirs may be shared.
+    """
+    devices = kept.get("CUDA_VISIBLE_DEVICES", "")
+    if not by_ray or not devices.strip(" -1"):
+        return {}
+    root = Path(kept.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser()
+    return {"VLLM_CACHE_ROOT": str(root / re.sub(r"[^A-Za-z0-9]+", "-", f"gpus-{devices}"))}
 
 
 def _release(version: str | None) -> tuple[int, ...]:

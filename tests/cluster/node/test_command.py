@@ -111,3 +111,17 @@ def test_the_engine_is_told_to_let_itself_be_read_back_and_to_report_to_nobody()
     found = engine_environment(order().environment, {})
     assert found["VLLM_SERVER_DEV_MODE"] == "1"
     assert found["VLLM_NO_USAGE_STATS"] == "1"
+
+
+def test_engines_on_different_gpus_of_a_node_keep_what_vllm_compiles_apart() -> None:
+    by_ray = {"RAY_JOB_ID": "1", "HOME": "/home/x", "VLLM_CACHE_ROOT": "/cache"}
+    roots = [
+        engine_environment({}, by_ray | {"CUDA_VISIBLE_DEVICES": devices})["VLLM_CACHE_ROOT"]
+        for devices in ("0", "1", "0,1", "GPU-5f/1")
+    ]
+    assert roots == ["/cache/gpus-0", "/cache/gpus-1", "/cache/gpus-0-1", "/cache/gpus-GPU-5f-1"]
+    # Alone on its node an engine keeps the user's.
+    for alone in (by_ray, by_ray | {"CUDA_VISIBLE_DEVICES": ""}, {"VLLM_CACHE_ROOT": "/cache"}):
+        assert engine_environment({}, alone)["VLLM_CACHE_ROOT"] == "/cache"
+    named = engine_environment({"VLLM_CACHE_ROOT": "/mine"}, by_ray | {"CUDA_VISIBLE_DEVICES": "0"})
+    assert named["VLLM_CACHE_ROOT"] == "/mine"

@@ -241,6 +241,7 @@ class _Driver:
     shut: set[str] = field(default_factory=set)
     """Why nodes are not used, as far as it was told."""
     exhausted: str | None = None
+    _seen: FrontView | None = None
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -254,11 +255,16 @@ class _Driver:
 
     @property
     def seen(self) -> FrontView:
-        return view(self.plan.study, self.trials.values(), self.guard.checks)
+        """The front of what has finished; made anew only where something has, since it takes every trial."""
+        known, checks = self._seen, self.guard.checks
+        if known is None or known.checks is not checks or len(known.trials) != len(self.trials):
+            known = self._seen = view(self.plan.study, self.trials.values(), checks)
+        return known
 
     def reconcile(self) -> None:
         """Make the database agree with the disk: tell it what it missed, cancel what has no outcome."""
         self.trials = {trial.number: trial for trial in read_trials(self.plan.folder)}
+        self._seen = None
         self.guard.reload()
         entered = self.sampler.length
         if entered and CONTROL not in self.trials:

@@ -49,7 +49,10 @@ def folder_files(subject: Subject, target: str, files: Mapping[str, str], start:
 
 
 def write_folder(out: Path, files: Mapping[str, str]) -> None:
-    """Write all files or none. Raises ExportError where `out` holds something that is no export."""
+    """Write all files or none. Raises ExportError where `out` holds something that is no export, or is the
+    folder that the user stands in, which would be replaced under their feet."""
+    if Path.cwd().is_relative_to(out.absolute()):
+        raise ExportError(f"{out} is no folder of its own; choose another --out")
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / PROVENANCE).is_file())):
         raise ExportError(f"{out} exists and is no export of this tool; choose another --out")
     part = out.with_name(f".{out.name}.part")

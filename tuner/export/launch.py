@@ -160,6 +160,11 @@ def launch_of(subject: Subject) -> Launch:
     )
 
 
+def is_local(model: str) -> bool:
+    """Whether this is a path: a hub's name has one slash at the most, and none in front."""
+    return model.startswith(("/", ".", "~")) or model.count("/") > 1
+
+
 def containerised(launch: Launch) -> tuple[Launch, tuple[str, ...]]:
     """The launch as a container needs it, and the local models that it finds under `MODELS`.
 
@@ -168,7 +173,7 @@ def containerised(launch: Launch) -> tuple[Launch, tuple[str, ...]]:
     local: list[str] = []
 
     def moved(model: str) -> str:
-        if not PurePosixPath(model).is_absolute():
+        if not is_local(model):
             return model
         if model not in local:
             local.append(model)

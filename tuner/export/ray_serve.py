@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from search_spaces.values import Json
 from tuner.export.folder import comment, fenced, secrets_text
-from tuner.export.launch import Launch, launch_of, with_secrets, without_secrets
+from tuner.export.launch import Launch, is_local, launch_of, with_secrets, without_secrets
 from tuner.export.refusals import ExportError
 from tuner.export.subject import Subject
 from tuner.export.target import Target
@@ -28,7 +28,7 @@ def launch_files(subject: Subject) -> dict[str, str]:
 
 def serve_config(subject: Subject, launch: Launch) -> dict[str, Json]:
     """One application with one replica, as it was measured."""
-    local = PurePosixPath(launch.model).is_absolute()
+    local = is_local(launch.model)
     model: dict[str, Json] = {
         "model_loading_config": {
             "model_id": PurePosixPath(launch.model).name if local else launch.model,
@@ -72,11 +72,7 @@ def _start(subject: Subject) -> str:
         if any(secret.variable == _API for secret in launch.secrets)
         else ""
     )
-    local = (
-        f"\n`{launch.model}` has to be there on every node.\n"
-        if PurePosixPath(launch.model).is_absolute()
-        else ""
-    )
+    local = f"\n`{launch.model}` has to be there on every node.\n" if is_local(launch.model) else ""
     return (
         f"In this folder, on a Ray cluster with `ray[serve,llm]`{pinned}:\n\n"
         f"{fenced([f'serve deploy {CONFIG}'])}\n{secrets}{keyless}{local}\n"

@@ -4,7 +4,7 @@ import re
 import shlex
 
 from tuner.export.folder import comment, fenced, secrets_text
-from tuner.export.launch import PORT, Launch, launch_of, words, written
+from tuner.export.launch import PORT, Launch, is_local, launch_of, words, written
 from tuner.export.subject import Subject
 from tuner.export.target import Target
 from tuner.export.vllm import environment_file
@@ -122,11 +122,7 @@ def _start(subject: Subject) -> str:
     secrets = secrets_text(
         subject, f"Only root reads `/etc/{name}/{SECRETS}`; systemd hands it to the service."
     )
-    local = (
-        f"\nThe service's user must be able to read `{launch.model}`.\n"
-        if launch.model.startswith("/")
-        else ""
-    )
+    local = f"\nThe service's user must be able to read `{launch.model}`.\n" if is_local(launch.model) else ""
     return (
         f"In this folder, on the machine that is to serve{wheel}:\n\n{fenced(lines)}\n{secrets}{local}\n"
         f"It listens on 127.0.0.1:{PORT}; `journalctl -u {name}` has its log."

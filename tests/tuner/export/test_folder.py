@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from objectives.measurement import Estimate
 from tests.tuner.export.subjects import (
@@ -166,12 +167,30 @@ def test_an_export_replaces_an_export_but_no_other_folder(tmp_path: Path) -> Non
     assert (mine / "thesis.tex").exists()
 
 
+@pytest.mark.parametrize("out", [".", "..", "/"])
+def test_the_folder_that_a_user_stands_in_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ExportError, match="choose another --out"):
+        write_folder(Path(out), {PROVENANCE: "1"})
+
+
 @pytest.mark.parametrize("target", ["docker-compose", "kubernetes", "helm-values", "kserve", "llm-d"])
 def test_without_the_engines_version_no_image_is_guessed(target: str) -> None:
     unknown = subject(replace(TRIAL, ran=replace(TRIAL.ran, version=None)))
     with pytest.raises(ExportError, match="no image can be named"):
         _files(target, unknown)
     assert "vllm serve" in _files("vllm", unknown)[README]
+
+
+@pytest.mark.parametrize(
+    ("model", "local"),
+    [("org/Model-8B", False), ("gpt2", False), ("/srv/m", True), ("./m", True), ("runs/models/m", True)],
+)
+def test_a_model_is_local_where_its_name_is_a_path(model: str, local: bool) -> None:
+    command = yaml.safe_load(_files("docker-compose", subject(replace(TRIAL, model=model)))["compose.yaml"])
+    assert (command["services"]["vllm"]["command"][0] == model) != local
 
 
 def test_two_local_models_of_one_name_cannot_share_a_container() -> None:

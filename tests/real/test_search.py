@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +21,9 @@ import pytest
 import yaml
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+
+from cluster.node.guard import GuardRecord, read_record
+from cluster.node.guarded import RECORD_NAME
 
 pytestmark = [
     pytest.mark.real,
@@ -98,24 +102,29 @@ class Study:
         except psutil.NoSuchProcess:
             return set()
 
+    def record(self) -> GuardRecord | None:
+        """What is on disk of the engine that runs now, once it does."""
+        started = {process.pid for process in self.processes()}
+        for path in Path(tempfile.gettempdir()).glob(f"tuner-trial-*/{RECORD_NAME}"):
+            record = read_record(path)
+            if record is not None and record.command_pid in started:
+                return record
+        return None
+
     def api_server(self) -> psutil.Process | None:
         """The vLLM process that answers, once it is there."""
-        for process in self.processes():
-            try:
-                words = process.cmdline()
-            except psutil.Error:
-                continue
-            if "vllm.entrypoints.openai.api_server" in words and "-m" in words[:3]:
-                return process
-        return None
+        record = self.record()
+        try:
+            return None if record is None else psutil.Process(record.command_pid)
+        except psutil.NoSuchProcess:
+            return None
 
     def serving(self) -> psutil.Process | None:
         """The same, once it has made tokens: in warm-up or replay."""
-        server = self.api_server()
-        if server is None:
+        server, record = self.api_server(), self.record()
+        if server is None or record is None:
             return None
-        words = server.cmdline()
-        port = words[words.index("--port") + 1]
+        port = record.command[record.command.index("--port") + 1]
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
@@ -196,6 +205,8 @@ def test_a_resumed_study_has_exactly_the_trials_asked_for(study: Study, killed: 
     assert sum(front["counts"].values()) == 4
     assert [trial["number"] for trial in front["control"]] == [0]
     assert front["front"]
+    for outcome in sorted((study.folder / "runs/s/trials").glob("*/outcome.json")):
+        assert json.loads(outcome.read_text())["ran"]["launch"] == "warm", outcome
 
 
 def test_mlflow_holds_one_run_a_trial_with_its_artifacts(study: Study, killed: dict[str, object]) -> None:

@@ -113,7 +113,7 @@ def drive(dispatch: Dispatch, requests: int, *, trials: int, say: bool = False) 
         print(f"{trials} trials in {wall_s:.1f} s: {trials / wall_s:.1f} trials a second")
         print(
             f"driver: {took_s:.1f} s of CPU ({took_s / wall_s:.0%} of a core), "
-            f"{1e3 * took_s / trials:.2g} ms a trial: one driver feeds {trials / took_s:.0f} trials a second at the most"
+            f"{1e3 * took_s / trials:.2g} ms a trial: one driver feeds {trials / took_s:.0f} a second at most"
         )
         print(f"driver waited for outcomes {waited_s / wall_s:.0%} of the time")
         print(f"{under_way / trials:.1f} of {at_once} under way; an outcome is {size / 1024:.0f} KiB")

@@ -128,7 +128,7 @@ def _own_cache(kept: Mapping[str, str], by_ray: bool) -> dict[str, str]:
     rename it into place, so theirs may be shared.
     """
     devices = kept.get("CUDA_VISIBLE_DEVICES", "")
-    if not by_ray or not devices.strip(" -1"):
+    if not by_ray or devices.strip() in ("", "-1"):
         return {}
     root = Path(kept.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser()
     return {"VLLM_CACHE_ROOT": str(root / re.sub(r"[^A-Za-z0-9]+", "-", f"gpus-{devices}"))}

@@ -53,7 +53,7 @@ def memory_kills() -> int:
 def _nvidia(fields: str, *, about: str = "gpu") -> tuple[str, ...]:
     """Rows of `nvidia-smi --query-…`, fields apart by ", "."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and not visible.strip(" -1"):  # hidden: "" or "-1"
+    if visible is not None and visible.strip() in ("", "-1"):  # hidden: "" or "-1"
         return ()
     command = ["nvidia-smi", f"--query-{about}={fields}", "--format=csv,noheader,nounits"]
     if visible:

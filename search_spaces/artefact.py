@@ -35,8 +35,6 @@ _NEUTRAL = frozenset(
         "api_server_count",
         "renderer_num_workers",
         # How it is started, watched and asked.
-        "chat_template",
-        "chat_template_content_format",
         "disable_log_stats",
         "disable_access_log_for_endpoints",
         "disable_uvicorn_access_log",

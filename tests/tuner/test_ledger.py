@@ -3,8 +3,12 @@ import dataclasses
 import itertools
 import json
 import os
+import shutil
+import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +22,7 @@ from cluster.order import Cause, Outcome
 from tests.tuner import loads, stories
 from tests.tuner.verdicts import verdict
 from tuner.front import read_view
-from tuner.ledger import Ledger, Standing
+from tuner.ledger import Ledger, Standing, _make_database
 from tuner.ledger_lock import LOCK, writing
 from tuner.quality import verdict_file
 from tuner.records import State, StoredTrial, StudyFile, trial_folder, write_outcome, write_study
@@ -420,6 +424,51 @@ def test_a_database_is_made_with_its_folder_and_without_a_word(
     assert desk.sync(), desk.said
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
+
+
+MAKES_TABLES = """
+import os, signal, sys
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from tuner.ledger import _make_database
+
+@event.listens_for(Engine, "before_cursor_execute")
+def kill(connection, cursor, statement, *_):
+    if "_alembic_tmp" in statement:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+_make_database(sys.argv[1])
+"""
+"""Dies where MLflow copies a table to change it: it refuses what that leaves ever after."""
+
+
+def test_a_driver_killed_while_mlflow_makes_its_tables_leaves_no_database_that_it_refuses(
+    tmp_path: Path,
+) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    made = subprocess.run([sys.executable, "-W", "ignore", "-c", MAKES_TABLES, uri], capture_output=True)
+    assert made.returncode == -signal.SIGKILL
+    assert not (tmp_path / "mlflow.db").exists()
+    desk = Desk(tmp_path, uri)
+    desk.store(1, stories.measured())
+    assert desk.sync(), desk.said
+    assert desk.trial_run(1).info.status == "FINISHED"
+
+
+def test_a_database_that_another_made_meanwhile_is_taken(
+    tmp_path: Path, mlflow_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = MlflowClient.search_experiments
+
+    def slow(client: MlflowClient, *arguments: object, **named: object) -> object:
+        shutil.copy(mlflow_template, tmp_path / "mlflow.db")
+        return search(client, *arguments, **named)  # type: ignore[arg-type]  # handed on as they came
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "search_experiments", slow)
+        _make_database(f"sqlite:///{tmp_path}/mlflow.db")
+    assert (tmp_path / "mlflow.db").read_bytes() == mlflow_template.read_bytes()
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
 
 
 def test_no_secret_reaches_mlflow(tmp_path: Path, new_mlflow: NewMlflow) -> None:

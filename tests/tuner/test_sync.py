@@ -123,9 +123,9 @@ def test_a_server_that_was_down_has_everything_once_when_it_is_back(
     assert ledger.sync(tea, read_view(tea))
     assert said[-1].endswith("is written again and has everything")
     with ThreadPoolExecutor(3) as pool:
-        said = [one.why_not for (one,) in pool.map(lambda _: sync("coffee", runs, None), range(3))]
-    assert None in said
-    assert [why for why in said if why and "is being written to MLflow by process" not in why] == []
+        refused = [one.why_not for (one,) in pool.map(lambda _: sync("coffee", runs, None), range(3))]
+    assert None in refused
+    assert [why for why in refused if why and "is being written to MLflow by process" not in why] == []
     assert [one.why_not for one in sync(None, runs, None)] == [None, None]
     assert trials_of(server.uri) == ["coffee -", "coffee 0", "coffee 1", "tea -", "tea 0", "tea 1"]
     client = MlflowClient(tracking_uri=server.uri)

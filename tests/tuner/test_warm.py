@@ -1,5 +1,6 @@
 """What an earlier study hands over: its best configs, as configs of the new space, none of its numbers."""
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -43,13 +44,13 @@ def test_the_front_comes_before_what_it_dominates() -> None:
 
 def test_of_a_long_front_those_are_taken_that_are_spread_over_it() -> None:
     sizes = [4 * n for n in range(1, 17)]
-    earlier = _earlier(
-        *(({"scheme": "bf16", "max_num_seqs": n}, float(n), 0.001 * n) for n in sizes),
-    )
-    taken = [config.values["max_num_seqs"] for config in first_configs(earlier, BATCHES)]
+    row: list[tuple[Mapping[str, Scalar], float, float]] = [
+        ({"scheme": "bf16", "max_num_seqs": n}, float(n), 0.001 * n) for n in sizes
+    ]
+    taken = [int(str(config.values["max_num_seqs"])) for config in first_configs(_earlier(*row), BATCHES)]
     assert len(taken) == MOST
     assert {min(sizes), max(sizes)} <= set(taken)
-    assert max(int(b) - int(a) for a, b in zip(sorted(taken), sorted(taken)[1:], strict=False)) <= 12  # type: ignore[arg-type]
+    assert max(b - a for a, b in itertools.pairwise(sorted(taken))) <= 12
 
 
 def test_a_choice_that_is_gone_is_left_out_and_a_number_out_of_range_becomes_the_nearest() -> None:

@@ -8,12 +8,14 @@ work out again, and with the same trials it proposes the same.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 
 import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
+from threadpoolctl import threadpool_limits
 
 from objectives.goal import Goal
 from search_spaces.parameters import every
@@ -34,8 +36,6 @@ _ROUNDS, _BEST = 2, 6
 """Rounds of looking round the best candidates, and how many of them."""
 _WARM = 6
 """Trials among which each has a choice that none before it had."""
-_REFUTED = 0.5
-"""Trust in the prediction below which choices that no trial has had are tried, every other trial."""
 _CLIMBS, _SPREAD = 3, 16
 """The same for what is predicted to be good, once a study."""
 
@@ -70,18 +70,29 @@ class EhviSampler(BaseSampler):
         value: Scalar = chance.sample_independent(study, trial, param_name, param_distribution)
         return value
 
+    def recommend(self, study: Study) -> list[Config]:
+        """The noise-aware front of a study's trials: what it would recommend if it ended here."""
+        trials = [t for t in study.get_trials(deepcopy=False) if t.params]
+        known = lessons(self._space, self._goal, trials)
+        with _one_thread():
+            return self._judged(known).recommended() if known.configs else []
+
     def choose(self, known: Lessons, number: int) -> Config | None:
         """The next config, none that was tried; None where the pool has no other.
 
         Args:
             number: of the trial it is for; with the seed it decides what is drawn by chance.
         """
+        with _one_thread():
+            return self._chosen(known, number)
+
+    def _chosen(self, known: Lessons, number: int) -> Config | None:
         rng = np.random.default_rng(seed_of(self._seed, number, 2))
         fresh = drawn(self._space, rng, _FRESH)
         pool, best = self._pool()
         if len(known.configs) < LEARNT_FROM and not (self._guidance.warm_start and len(best)):
             return next(iter(self._allowed(known, (*fresh, *pool.configs))), None)
-        judge = Judge(known, self._goal, self._guidance, self._encoding, self._oracle, best)
+        judge = self._judged(known)
         near = [n for config in judge.front for n in neighbours(self._space, config, rng)]
         rated = _Rated()
         rated.add(pool.where(self._untried(known)), judge)
@@ -90,18 +101,19 @@ class EhviSampler(BaseSampler):
             near = [n for config in rated.best(_BEST) for n in neighbours(self._space, config, rng)]
             rated.add(self._oracle.slate(self._new(known, rated, near)), judge)
         order = rated.best(len(rated.scores))
-        young = 0 < len(known.taken) < _WARM and self._guidance.warm_start
-        # Of what a prediction that is not borne out made of a choice, nothing is left: it has to be tried.
-        if young or (judge.trust < _REFUTED and len(known.taken) % 2):
+        if 0 < len(known.taken) < _WARM and self._guidance.warm_start:
             order = self._covering(known, order)
         return next(iter(self._allowed(known, order)), None)
 
+    def _judged(self, known: Lessons) -> Judge:
+        return Judge(known, self._goal, self._guidance, self._encoding, self._oracle, self._pool()[1])
+
     def _covering(self, known: Lessons, order: list[Config]) -> list[Config]:
-        """First those with a choice that no trial has had and that may well start: what a prediction is wrong
-        about may be a choice that it keeps out of sight."""
+        """First those that may well start and make the most choices that no trial has made: what a prediction
+        is wrong about may be a choice that it keeps out of sight."""
         seen = frozenset[Pick]().union(*(picks(self._space, config) for config in known.taken))
         fits = dict(zip(order, self._oracle.slate(order).fits.tolist(), strict=True))
-        return sorted(order, key=lambda c: not (fits[c] and picks(self._space, c) - seen))
+        return sorted(order, key=lambda c: -len(picks(self._space, c) - seen) if fits[c] else 1)
 
     def _pool(self) -> tuple[Slate, Slate]:
         """What stays in the pool: drawn by chance, and what is predicted to be good with what is near it; and
@@ -134,6 +146,12 @@ class EhviSampler(BaseSampler):
             else:
                 yield config
         yield from refused
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """Matrices are small: more threads triple the time, and their number changes the last digits."""
+    limits: AbstractContextManager[object] = threadpool_limits(limits=1, user_api="blas")
+    return limits
 
 
 class _Rated:

@@ -1,17 +1,19 @@
-"""An exact Gaussian process with a Matérn 5/2 kernel, for a few hundred points, its mean given from outside.
+"""An exact Gaussian process for a few hundred points, its mean given from outside.
 
-    y(x) = c + w · (m(x) − m̄) + m̄ + g(x) + noise
+    y(x) = c + w · (m(x) − m̄) + m̄ + Σ_p h_p(x_p) + g(x) + noise
 
 m is a prediction from elsewhere (the prior), w in [0, 1] how far it is borne out, c what it is off by
-everywhere, g the process. Length scales (one a parameter), variances, c and w are fitted together, by their
-posterior's mode; a prediction that explains nothing ends at w = 0 and costs little. Small enough to be ours:
-the libraries that do this bring a second array stack and take longer to import than to fit.
+everywhere. What is left is a sum: h_p is what it is off by for each parameter's value whatever the others
+are, so that one trial of a choice tells of all configs that make it; g, of all parameters, is the rest. All
+are Matérn 5/2. Amplitudes, length scales, noise, c and w are fitted together, by their posterior's mode; a
+prediction that explains nothing ends at w = 0 and costs little. Small enough to be ours: the libraries that
+do this bring a second array stack and take longer to import than to fit.
 
-Source: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006,
-chapters 2 and 5.
+Sources: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006,
+chapters 2 and 5; for the sum, D. Duvenaud, H. Nickisch, C. E. Rasmussen, "Additive Gaussian Processes", 2011.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,8 @@ Array = NDArray[np.float64]
 
 FITTED = 140
 """Points that hyperparameters are fitted to at most; the posterior is of all."""
+REACH = 0.6
+"""Length scale of every h_p, in the parameter's range: two choices, at distance 1, are nearly independent."""
 _JITTER = 1e-8
 _ITERATIONS = 50
 
@@ -30,19 +34,24 @@ _ITERATIONS = 50
 class Beliefs:
     """What is held of a function before it is seen: lognormal medians and spreads, in the values' unit."""
 
-    signal: float = 0.4
+    effect: float = 0.15
+    """Standard deviation of each h_p."""
+    effect_spread: float = 1.0
+    signal: float = 0.2
     """Standard deviation of g."""
     signal_spread: float = 0.7
     noise: float = 0.05
     """Standard deviation of a measurement."""
-    noise_spread: float = 0.7
+    noise_spread: float = 0.4
     length: float = 1.0
-    """Length scale, in an input's range; grows with the root of the number of parameters."""
+    """Length scale of g, in an input's range; grows with the root of the number of parameters."""
     length_spread: float = 1.0
     offset: float = 0.4
     """Standard deviation of c."""
     doubt: float = 1.0
     """How fast belief in the prediction falls as w leaves 1: the log density falls by this down to 0."""
+    least: float = 0.0
+    """w at least."""
     weight: float | None = None
     """w itself, where it is not to be fitted."""
 
@@ -51,12 +60,29 @@ class Beliefs:
 class Hyperparameters:
     """Of one fitted process."""
 
+    effects: Array
+    """(parameters,)"""
     lengths: Array
     """(parameters,)"""
     signal: float
     noise: float
     offset: float
     weight: float
+
+    @property
+    def variance(self) -> float:
+        """Of the function around its mean, before any point."""
+        return float((self.effects**2).sum()) + self.signal**2
+
+    def kernel(self, left: Array, right: Array, groups: NDArray[np.intp]) -> Array:
+        """(n, k) covariance of the function at two sets of points."""
+        whole = np.zeros((len(left), len(right)))
+        kernel = np.zeros_like(whole)
+        for p, (effect, length) in enumerate(zip(self.effects, self.lengths, strict=True)):
+            squares = _squared(left[:, groups == p], right[:, groups == p])
+            whole += squares / length**2
+            kernel += effect**2 * _matern(np.sqrt(squares) / REACH)
+        return kernel + self.signal**2 * _matern(np.sqrt(whole))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +91,12 @@ class Posterior:
 
     hyper: Hyperparameters
     _points: Array
-    _scales: Array
+    _groups: NDArray[np.intp]
     _factor: Array
     _weights: Array
     _centre: float
+    evidence: float
+    """Log likelihood of the values that it was conditioned on."""
 
     def mean(self, prediction: Array) -> Array:
         """The mean function alone, where the outside prediction is `prediction`."""
@@ -79,11 +107,11 @@ class Posterior:
     def at(self, points: Array, prediction: Array) -> tuple[Array, Array]:
         """(n,) mean and standard deviation of the function itself, without noise."""
         if len(self._points) == 0:
-            return self.mean(prediction), np.full(len(points), self.hyper.signal)
-        cross = self.hyper.signal**2 * _matern(_distances(points / self._scales, self._points / self._scales))
+            return self.mean(prediction), np.full(len(points), np.sqrt(self.hyper.variance))
+        cross = self.hyper.kernel(points, self._points, self._groups)
         mean = self.mean(prediction) + cross @ self._weights
         explained = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
-        variance = self.hyper.signal**2 - (explained**2).sum(axis=0)
+        variance = self.hyper.variance - (explained**2).sum(axis=0)
         return mean, np.sqrt(np.maximum(variance, 1e-12))
 
 
@@ -105,14 +133,14 @@ def fit(
     start = _start(parameters, beliefs)
     if len(points) < 2:
         return believed_start(beliefs, parameters)
-    differences = np.stack([_squares(points[:, groups == p]) for p in range(parameters)])
+    columns = [points[:, groups == p] for p in range(parameters)]
+    differences = np.stack([_squared(some, some) for some in columns])
     objective = _Objective(differences, values, prediction, beliefs, start)
-    free = beliefs.weight is None
+    scales = 2 * parameters + 2
     bounds = [
-        *[(start[p] - 4, start[p] + 4) for p in range(parameters)],
-        *[(start[p] - 4, start[p] + 4) for p in (parameters, parameters + 1)],
+        *[(start[i] - 4, start[i] + 4) for i in range(scales)],
         (None, None),
-        (0.0, 1.0) if free else (start[-1], start[-1]),
+        (beliefs.least, 1.0) if beliefs.weight is None else (start[-1], start[-1]),
     ]
     found = minimize(
         objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS}
@@ -143,58 +171,75 @@ def posterior(
         pending: (k, columns) points under way. They are taken as measured where they are expected: that moves
             no mean, and leaves nothing to be found beside them.
     """
-    scales = hyper.lengths[groups] if len(groups) else np.ones(0)
-    known = _conditioned(points, values, prediction, scales, hyper, centre)
+    known = _conditioned(points, values, prediction, groups, hyper, centre)
     if pending is None or pending_prediction is None or len(pending) == 0:
         return known
     expected, _ = known.at(pending, pending_prediction)
-    return _conditioned(
+    both = _conditioned(
         np.concatenate([points, pending]),
         np.concatenate([values, expected]),
         np.concatenate([prediction, pending_prediction]),
-        scales,
+        groups,
         hyper,
         centre,
     )
+    return replace(both, evidence=known.evidence)
 
 
 def _conditioned(
-    points: Array, values: Array, prediction: Array, scales: Array, hyper: Hyperparameters, centre: float
+    points: Array,
+    values: Array,
+    prediction: Array,
+    groups: NDArray[np.intp],
+    hyper: Hyperparameters,
+    centre: float,
 ) -> Posterior:
     if len(points) == 0:
-        return Posterior(hyper, points, scales, np.zeros((0, 0)), np.zeros(0), centre)
-    kernel = hyper.signal**2 * _matern(_distances(points / scales, points / scales))
+        return Posterior(hyper, points, groups, np.zeros((0, 0)), np.zeros(0), centre, 0.0)
+    kernel = hyper.kernel(points, points, groups)
     kernel[np.diag_indices_from(kernel)] += hyper.noise**2 + _JITTER
     factor = cholesky(kernel, lower=True, check_finite=False)
     mean = hyper.offset + hyper.weight * prediction + (1 - hyper.weight) * centre
     weights = cho_solve((factor, True), values - mean, check_finite=False)
-    return Posterior(hyper, points, scales, factor, weights, centre)
+    fit_term = 0.5 * (values - mean) @ weights
+    evidence = -fit_term - np.log(np.diag(factor)).sum() - 0.5 * len(values) * np.log(2 * np.pi)
+    return Posterior(hyper, points, groups, factor, weights, centre, float(evidence))
 
 
 class _Objective:
-    """Negative log posterior of the packed hyperparameters, and its gradient."""
+    """Negative log posterior of the packed hyperparameters, and its gradient.
+
+    Packed are the logarithms of effects, lengths, signal and noise, then offset and weight.
+    """
 
     def __init__(
         self, differences: Array, values: Array, prediction: Array, beliefs: Beliefs, start: Array
     ) -> None:
         self._differences = differences
+        self._effects = _matern(np.sqrt(differences) / REACH)
         self._values, self._centred = values, prediction - prediction.mean()
         self._base = float(prediction.mean())
         self._beliefs, self._start = beliefs, start
+        p = len(differences)
         self._spreads = np.array(
-            [*[beliefs.length_spread] * len(differences), beliefs.signal_spread, beliefs.noise_spread]
+            [
+                *[beliefs.effect_spread] * p,
+                *[beliefs.length_spread] * p,
+                beliefs.signal_spread,
+                beliefs.noise_spread,
+            ]
         )
 
     def __call__(self, packed: Array) -> tuple[float, Array]:
         p, n = len(self._differences), len(self._values)
-        inverse_squares = np.exp(-2 * packed[:p])
-        signal2, noise2 = np.exp(2 * packed[p]), np.exp(2 * packed[p + 1])
-        offset, weight = packed[p + 2], packed[p + 3]
-        distance = np.sqrt(np.tensordot(inverse_squares, self._differences, axes=1))
-        root = np.sqrt(5.0) * distance
+        effects = np.exp(2 * packed[:p])
+        inverse_squares = np.exp(-2 * packed[p : 2 * p])
+        signal2, noise2 = np.exp(2 * packed[2 * p]), np.exp(2 * packed[2 * p + 1])
+        offset, weight = packed[2 * p + 2], packed[2 * p + 3]
+        root = np.sqrt(5.0 * np.tensordot(inverse_squares, self._differences, axes=1))
         decay = np.exp(-root)
-        shape = (1 + root + root**2 / 3) * decay
-        kernel = signal2 * shape
+        joint = signal2 * (1 + root + root**2 / 3) * decay
+        kernel = joint + np.tensordot(effects, self._effects, axes=1)
         kernel[np.diag_indices(n)] += noise2 + _JITTER
         factor = cholesky(kernel, lower=True, check_finite=False)
         residual = self._values - self._base - offset - weight * self._centred
@@ -204,46 +249,47 @@ class _Objective:
         outer = inverse - np.outer(alpha, alpha)
         slope = outer * (signal2 * 5 / 3 * (1 + root) * decay)
         gradient = np.empty_like(packed)
-        gradient[:p] = 0.5 * np.tensordot(self._differences, slope, axes=([1, 2], [0, 1])) * inverse_squares
-        gradient[p] = (outer * (signal2 * shape)).sum()
-        gradient[p + 1] = noise2 * np.trace(outer)
-        gradient[p + 2] = -alpha.sum()
-        gradient[p + 3] = -self._centred @ alpha
-        away = (packed[: p + 2] - self._start[: p + 2]) / self._spreads
+        gradient[:p] = effects * np.tensordot(self._effects, outer, axes=([1, 2], [0, 1]))
+        shrinking = np.tensordot(self._differences, slope, axes=([1, 2], [0, 1]))
+        gradient[p : 2 * p] = 0.5 * shrinking * inverse_squares
+        gradient[2 * p] = (outer * joint).sum()
+        gradient[2 * p + 1] = noise2 * np.trace(outer)
+        gradient[2 * p + 2] = -alpha.sum()
+        gradient[2 * p + 3] = -self._centred @ alpha
+        scales = 2 * p + 2
+        away = (packed[:scales] - self._start[:scales]) / self._spreads
         loss += 0.5 * away @ away + 0.5 * (offset / self._beliefs.offset) ** 2
         loss += self._beliefs.doubt * (1 - weight)
-        gradient[: p + 2] += away / self._spreads
-        gradient[p + 2] += offset / self._beliefs.offset**2
-        gradient[p + 3] -= self._beliefs.doubt
+        gradient[:scales] += away / self._spreads
+        gradient[scales] += offset / self._beliefs.offset**2
+        gradient[scales + 1] -= self._beliefs.doubt
         return float(loss), gradient
 
 
 def _start(parameters: int, beliefs: Beliefs) -> Array:
-    length = np.log(beliefs.length * np.sqrt(max(parameters, 1)))
+    effect, length = np.log(beliefs.effect), np.log(beliefs.length * np.sqrt(max(parameters, 1)))
     weight = 1.0 if beliefs.weight is None else beliefs.weight
-    return np.array([*[length] * parameters, np.log(beliefs.signal), np.log(beliefs.noise), 0.0, weight])
+    scales = [*[effect] * parameters, *[length] * parameters, np.log(beliefs.signal), np.log(beliefs.noise)]
+    return np.array([*scales, 0.0, weight])
 
 
 def _unpacked(packed: Array, parameters: int) -> Hyperparameters:
+    rest = packed[2 * parameters :]
     return Hyperparameters(
         np.exp(packed[:parameters]),
-        float(np.exp(packed[parameters])),
-        float(np.exp(packed[parameters + 1])),
-        float(packed[parameters + 2]),
-        float(packed[parameters + 3]),
+        np.exp(packed[parameters : 2 * parameters]),
+        float(np.exp(rest[0])),
+        float(np.exp(rest[1])),
+        float(rest[2]),
+        float(rest[3]),
     )
 
 
-def _squares(columns: Array) -> Array:
-    """(n, n) squared distances in one parameter's columns."""
-    squares: Array = ((columns[:, None, :] - columns[None, :, :]) ** 2).sum(axis=2)
-    return squares
-
-
-def _distances(left: Array, right: Array) -> Array:
+def _squared(left: Array, right: Array) -> Array:
+    """(n, k) squared distances."""
     squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2 * left @ right.T
-    distances: Array = np.sqrt(np.maximum(squares, 0.0))
-    return distances
+    kept: Array = np.maximum(squares, 0.0)
+    return kept
 
 
 def _matern(distance: Array) -> Array:

@@ -1,59 +1,64 @@
 """What a config is worth trying, by all trials so far:
 
-    score = E[hypervolume gained] × P(it starts and is measured) × P(every constraint holds)
+    score = E[hypervolume gained, every constraint holding] × P(it starts and is measured)³
 
-One Gaussian process an objective, on the logarithm of its value, with the prediction as its mean as far as
-the trials bear it out; one a constraint; one on which trials failed. The front that counts is that of the
-processes' means at what was measured, so that a lucky measurement bars nothing. What is under way counts as
+The expectation is over three theories (`theory`), each as likely as the trials make it: that the prediction
+is about right, that it is but for what some choices do, and that it says nothing. So where the trials bear
+the prediction out it decides, what it holds for bad is still tried once what it holds for good is spent, and
+the first trial that contradicts it counts. One more process learns which trials fail.
+
+The front that counts is that of the expected worths of what was measured, so that a lucky measurement bars
+nothing, and gains begin beyond the noise: less could not be told from nothing. What is under way counts as
 measured where it is expected.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, logsumexp
 
 from objectives.front import non_dominated
-from objectives.goal import Goal, Objective
+from objectives.goal import Goal
 from search_spaces.space import Config
 from tuner.sampler.encoding import Encoding
-from tuner.sampler.gaussian_process import Beliefs, Posterior, believed_start, fit, posterior
+from tuner.sampler.gaussian_process import Beliefs
 from tuner.sampler.guidance import Guidance
-from tuner.sampler.improvement import Believed, Link, expected_improvement
 from tuner.sampler.lessons import Lessons
 from tuner.sampler.oracle import Oracle, Slate
+from tuner.sampler.theory import (
+    BORNE_OUT,
+    LEARNT_FROM,
+    MISLED,
+    REFUTED,
+    Assumption,
+    Model,
+    Modelling,
+    Seen,
+    Theory,
+    logs,
+    losses_of,
+)
+
+__all__ = ["LEARNT_FROM", "Judge"]
 
 Array = NDArray[np.float64]
 
-LEARNT_FROM = 5
-"""Measured trials from which hyperparameters are fitted; before, beliefs hold."""
 _FLOOR = 0.03
 """A maximised value counts at least as this share of the best: below that all is equally bad, and 0 has no
 logarithm."""
 _MARGIN = 0.1
 """The reference point lies this share of the front's extent, or largest value, beyond its worst ends."""
+_RESOLVED = 1.0
+"""Improvements count from this many standard deviations of a measurement on."""
 
-_PREDICTED = Beliefs(signal=0.4, offset=0.4)
-_UNPREDICTED = Beliefs(signal=0.7, offset=1.0, weight=0.0)
-_FAILING = Beliefs(signal=0.4, noise=0.15, noise_spread=0.3, offset=0.15, length=0.7)
+_CRASH = 3.0
+"""Power of the chance to start: a crash costs its own trial, and teaches less than a measurement does."""
+
+_FAILING = Beliefs(effect=0.3, signal=0.3, noise=0.15, noise_spread=0.3, offset=0.15, length=0.7)
 _STARTS, _STAYS_AWAY = 0.98, 0.05
 """What is expected of a config before any was tried: 1 is measured, 0 failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """A fitted process, and how its prediction is read off a slate."""
-
-    process: Posterior
-    prediction: Callable[[Slate], Array]
-    guided: bool
-    """Whether there is one."""
-
-    def at(self, slate: Slate) -> tuple[Array, Array]:
-        """(n,) mean and standard deviation."""
-        return self.process.at(slate.points, self.prediction(slate))
 
 
 class Judge:
@@ -61,127 +66,66 @@ class Judge:
 
     Attributes:
         front: measured configs on the front as the models see it.
-        trust: how far the prediction is borne out, 0 to 1: the largest weight that an objective gives it.
+        trust: how far the prediction is borne out, 0 to 1.
     """
 
     def __init__(
         self, known: Lessons, goal: Goal, guidance: Guidance, encoding: Encoding, oracle: Oracle, best: Slate
     ) -> None:
-        self._known, self._goal, self._guidance = known, goal, guidance
-        self._encoding, self._oracle, self._best = encoding, oracle, best
-        self._measured = oracle.slate(known.configs)
-        self._pending = oracle.slate(known.pending)
-        self._floors = [self._floor(j) for j in range(len(goal.objectives))]
-        self._models = [self._objective(j) for j in range(len(goal.objectives))]
-        guided = [model.process.hyper.weight for model in self._models if model.guided]
-        self.trust = max(guided, default=0.0)
-        self._limits = [self._limit(name) for name in known.violations] if guidance.constraints else []
+        self._known, self._goal, self._best = known, goal, best
+        self._oracle = oracle
+        self._modelling = Modelling(encoding, oracle.slate(known.pending))
+        self._seen = self._of_measured()
+        assumptions = self._assumptions(guidance)
+        self._theories = [
+            Theory(goal, self._seen, self._modelling, one, constraints=guidance.constraints)
+            for one in assumptions
+        ]
+        self._chances = _chances(assumptions, [theory.evidence for theory in self._theories])
+        trusts = [theory.trust for theory in self._theories]
+        self.trust = float(self._chances[0] * trusts[0]) if len(trusts) > 1 else trusts[0]
         self._starting = self._start() if guidance.failures else None
-        self.front, self._losses = self._seen_front()
+        self._worths = self._expected()
+        mask = non_dominated(self._worths)
+        self._losses = self._worths[mask]
+        self.front = tuple(c for c, on in zip(known.configs, mask, strict=True) if on)
         self._reference = self._corner()
 
     def scores(self, slate: Slate) -> Array:
         """(n,) logarithm of the score."""
-        believed = [
-            Believed(*model.at(slate), _link(objective))
-            for objective, model in zip(self._goal.objectives, self._models, strict=True)
-        ]
-        gain = expected_improvement(believed, self._losses, self._reference)
-        score: Array = np.log(np.maximum(gain, 1e-300))
+        aim = self._bettered(self._losses)
+        each = np.stack([theory.scores(slate, aim, self._reference) for theory in self._theories])
+        score: Array = logsumexp(each, axis=0, b=self._chances[:, None])
         if self._starting is not None:
             mean, sd = self._starting.at(slate)
-            score = score + log_ndtr((mean - 0.5) / np.hypot(sd, self._starting.process.hyper.noise))
-        for limit in self._limits:
-            mean, sd = limit.at(slate)
-            score = score + log_ndtr(-mean / sd)
+            started = log_ndtr((mean - 0.5) / np.hypot(sd, self._starting.process.hyper.noise))
+            score = score + _CRASH * started
         return score
 
-    def _objective(self, j: int) -> _Model:
-        objective = self._goal.objectives[j]
-        observed = self._logs(j, np.array([objective.loss(x) for x in self._known.losses[:, j]]))
+    def _of_measured(self) -> Seen:
+        floors = tuple(self._floor(j) for j in range(len(self._goal.objectives)))
+        observed = tuple(
+            logs(o, np.array([o.loss(x) for x in self._known.losses[:, j]]), floors[j])
+            for j, o in enumerate(self._goal.objectives)
+        )
+        return Seen(self._oracle.slate(self._known.configs), observed, floors, self._known)
 
-        def prediction(slate: Slate) -> Array | None:
-            values = slate.foreseen.get(objective.metric)
-            return None if values is None else self._logs(j, values)
+    def _assumptions(self, guidance: Guidance) -> list[Assumption]:
+        """What may be assumed of the prediction, if there is one."""
+        foreseen = any(o.metric in self._seen.slate.foreseen for o in self._goal.objectives)
+        if guidance.predict is None or guidance.weight == "none" or (self._known.configs and not foreseen):
+            return [REFUTED]
+        if guidance.weight == "full":
+            return [replace(BORNE_OUT, beliefs=replace(BORNE_OUT.beliefs, weight=1.0))]
+        return [BORNE_OUT, MISLED, REFUTED]
 
-        return self._model(self._measured, observed, prediction)
-
-    def _limit(self, name: str) -> _Model:
-        """The violation, in units of its own spread."""
-        told = np.isfinite(self._known.violations[name])
-        values = self._known.violations[name][told]
-        scale = max(float(values.std()), 1e-3)
-
-        def prediction(slate: Slate) -> Array | None:
-            values = slate.violation(name)
-            return None if values is None else values / scale
-
-        measured = self._measured.take(np.flatnonzero(told))
-        model = self._model(measured, values / scale, prediction)
-        if model.guided and model.process.hyper.weight > self.trust:
-            # It comes from where the objectives' predictions do. Most trials meet a constraint, or all
-            # miss it, so by themselves they say less of how good its prediction is.
-            model = self._model(measured, values / scale, prediction, replace(_PREDICTED, weight=self.trust))
-        return model
-
-    def _start(self) -> _Model:
+    def _start(self) -> Model:
         """Whether a config is measured, 1, or fails, 0."""
         values = np.concatenate([np.ones(len(self._known.configs)), np.zeros(len(self._known.failed))])
-
-        def prediction(slate: Slate) -> Array:
-            return np.where(slate.fits, _STARTS, _STAYS_AWAY)
-
         slate = self._oracle.slate((*self._known.configs, *self._known.failed))
-        return self._model(slate, values, prediction, _FAILING)
-
-    def _model(
-        self,
-        slate: Slate,
-        values: Array,
-        prediction: Callable[[Slate], Array | None],
-        beliefs: Beliefs | None = None,
-    ) -> _Model:
-        """The process of these values; around their mean where nothing is predicted or it is not to count."""
-        weight = self._guidance.weight
-        guided = prediction(slate) is not None and (weight != "none" or beliefs is not None)
-        if beliefs is None:
-            beliefs = _PREDICTED if guided else _UNPREDICTED
-        if guided and weight == "full":
-            beliefs = replace(beliefs, weight=1.0)
-        centre = float(values.mean()) if len(values) else 0.0
-        foreseen = prediction(slate) if guided else None
-        if foreseen is not None and np.isfinite(foreseen).any():
-            centre = float(np.nanmean(foreseen))
-
-        def asked(some: Slate) -> Array:
-            found = prediction(some) if guided else None
-            return (
-                np.full(len(some), centre) if found is None else np.where(np.isfinite(found), found, centre)
-            )
-
-        predicted, groups = asked(slate), self._encoding.groups
-        hyper = (
-            fit(slate.points, values, predicted, groups, beliefs)
-            if len(values) >= LEARNT_FROM
-            else believed_start(beliefs, self._encoding.parameters)
+        return self._modelling.model(
+            slate, values, lambda some: np.where(some.fits, _STARTS, _STAYS_AWAY), _FAILING
         )
-        process = posterior(
-            slate.points,
-            values,
-            predicted,
-            groups,
-            hyper,
-            centre=centre,
-            pending=self._pending.points,
-            pending_prediction=asked(self._pending),
-        )
-        return _Model(process, asked, guided)
-
-    def _logs(self, j: int, values: Array) -> Array:
-        """(n,) what the processes see: the logarithm of a minimised value, minus that of a maximised one."""
-        sign = -1.0 if self._goal.objectives[j].direction == "maximise" else 1.0
-        logs: Array = sign * np.log(np.maximum(values, self._floors[j]))
-        return logs
 
     def _floor(self, j: int) -> float:
         objective = self._goal.objectives[j]
@@ -191,33 +135,53 @@ class Judge:
         predicted = self._best.foreseen.get(objective.metric, np.zeros(0))
         return max(_FLOOR * max((*values, *predicted), default=0.0), 1e-9)
 
-    def _seen_front(self) -> tuple[tuple[Config, ...], Array]:
-        """The measured configs that no other dominates by the models' means, and their losses, (k, m)."""
-        columns = [
-            _loss(objective, model.at(self._measured)[0])
-            for objective, model in zip(self._goal.objectives, self._models, strict=True)
+    def _mixed(self, of_each: list[Array]) -> Array:
+        """Expectation over the theories."""
+        return np.asarray(np.tensordot(self._chances, np.stack(of_each), axes=1), dtype=np.float64)
+
+    def _expected(self) -> Array:
+        """(n, m) expected losses of what was measured; NaN where a constraint is expected to be missed."""
+        slate = self._seen.slate
+        losses = losses_of(self._goal.objectives, self._mixed([t.means(slate) for t in self._theories]))
+        missed = self._mixed([theory.misses(slate) for theory in self._theories]) > 0
+        losses[missed.any(axis=1)] = np.nan
+        return losses
+
+    def recommended(self) -> list[Config]:
+        """The measured configs that none is better than by more than a measurement can tell, by what is
+        expected of them: the noise-aware front."""
+        better = self._bettered(self._worths)
+        return [
+            config
+            for config, ahead in zip(self._known.configs, better, strict=True)
+            if np.isfinite(ahead).all() and not (self._losses < ahead).all(axis=1).any()
         ]
-        losses = np.stack(columns, axis=1)
-        for limit in self._limits:
-            losses[limit.at(self._measured)[0] > 0] = np.nan
-        mask = non_dominated(losses)
-        return tuple(c for c, on in zip(self._known.configs, mask, strict=True) if on), losses[mask]
+
+    def _bettered(self, losses: Array) -> Array:
+        """(k, m) these losses, better by what a measurement can tell."""
+        noise = self._theories[int(np.argmax(self._chances))].noise
+        signs = np.array([1.0 if o.direction == "maximise" else -1.0 for o in self._goal.objectives])
+        aim: Array = losses * np.exp(signs * _RESOLVED * noise)
+        return aim
 
     def _corner(self) -> Array:
         """(m,) where volumes are measured from: beyond the worst ends of the front, seen and expected."""
-        ends = []
-        for j, (objective, model) in enumerate(zip(self._goal.objectives, self._models, strict=True)):
-            expected = _loss(objective, model.at(self._best)[0])
-            seen = self._losses[:, j] if len(self._losses) else self._known.losses[:, j]
-            losses = np.concatenate([seen, expected, np.zeros(0 if len(seen) + len(expected) else 1)])
-            extent = max(float(np.ptp(losses)), float(np.abs(losses).max()), 1e-9)
-            ends.append(float(losses.max()) + _MARGIN * extent)
-        return np.array(ends)
+        known = self._losses if len(self._losses) else self._known.losses
+        rows = [known]
+        if self.trust > 0.5 and len(self._best):
+            rows.append(losses_of(self._goal.objectives, self._theories[0].means(self._best)))
+        losses = np.concatenate(rows)
+        if not len(losses):
+            losses = np.zeros((1, len(self._goal.objectives)))
+        extent = np.maximum(np.maximum(np.ptp(losses, axis=0), np.abs(losses).max(axis=0)), 1e-9)
+        corner: Array = losses.max(axis=0) + _MARGIN * extent
+        return corner
 
 
-def _link(objective: Objective) -> Link:
-    return "negative lognormal" if objective.direction == "maximise" else "lognormal"
-
-
-def _loss(objective: Objective, z: Array) -> Array:
-    return -np.exp(-z) if objective.direction == "maximise" else np.exp(z)
+def _chances(assumptions: Sequence[Assumption], evidence: Sequence[float]) -> Array:
+    """(theories,) how likely each is, given how likely each made the trials."""
+    logs = np.array(evidence) + np.log([one.chance for one in assumptions])
+    chances = np.exp(logs - logsumexp(logs))
+    chances = np.maximum(chances, [one.least for one in assumptions])
+    shares: Array = chances / chances.sum()
+    return shares

@@ -7,10 +7,11 @@ from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal
 
 from tuner.sampler.gaussian_process import (
+    REACH,
     Beliefs,
     Hyperparameters,
     _Objective,
-    _squares,
+    _squared,
     _start,
     fit,
     posterior,
@@ -20,7 +21,7 @@ Array = NDArray[np.float64]
 
 GROUPS = np.array([0, 1, 1])
 """A number, and a choice of two."""
-HYPER = Hyperparameters(np.array([0.7, 1.3]), 0.9, 0.1, 0.2, 0.6)
+HYPER = Hyperparameters(np.array([0.5, 0.3]), np.array([0.7, 1.3]), 0.9, 0.1, 0.2, 0.6)
 
 
 def _data(n: int, seed: int = 0) -> tuple[Array, Array, Array]:
@@ -32,13 +33,19 @@ def _data(n: int, seed: int = 0) -> tuple[Array, Array, Array]:
 
 
 def _kernel(left: Array, right: Array) -> Array:
-    """Matérn 5/2, point by point, from its definition."""
+    """A Matérn 5/2 of all parameters and one of each, point by point, from its definition."""
+
+    def matern(distance: float) -> float:
+        r = np.sqrt(5) * distance
+        return float((1 + r + r * r / 3) * np.exp(-r))
+
     scales = HYPER.lengths[GROUPS]
     out = np.empty((len(left), len(right)))
     for i, a in enumerate(left):
         for j, b in enumerate(right):
-            r = np.sqrt(5 * (((a - b) / scales) ** 2).sum())
-            out[i, j] = HYPER.signal**2 * (1 + r + r * r / 3) * np.exp(-r)
+            out[i, j] = HYPER.signal**2 * matern(np.linalg.norm((a - b) / scales).item())
+            for p, effect in enumerate(HYPER.effects):
+                out[i, j] += effect**2 * matern(np.linalg.norm((a - b)[p == GROUPS]).item() / REACH)
     return out
 
 
@@ -49,7 +56,9 @@ def test_the_posterior_is_that_of_the_joint_normal_distribution() -> None:
     mean, sd = found.at(asked, told)
     prior_at = 0.2 + 0.6 * told + 0.4 * 0.5
     prior_of = 0.2 + 0.6 * prediction + 0.4 * 0.5
-    inner = np.linalg.inv(_kernel(points, points) + (0.1**2 + 1e-8) * np.eye(9))
+    covariance = _kernel(points, points) + (0.1**2 + 1e-8) * np.eye(9)
+    inner = np.linalg.inv(covariance)
+    assert found.evidence == pytest.approx(multivariate_normal(prior_of, covariance).logpdf(values))
     cross = _kernel(asked, points)
     assert mean == pytest.approx(prior_at + cross @ inner @ (values - prior_of))
     assert sd**2 == pytest.approx(np.diag(_kernel(asked, asked) - cross @ inner @ cross.T), abs=1e-9)
@@ -59,9 +68,11 @@ def test_the_fit_climbs_the_true_gradient_of_the_true_density() -> None:
     points, prediction, values = _data(8)
     beliefs = Beliefs(doubt=0.7)
     start = _start(2, beliefs)
-    differences = np.stack([_squares(points[:, p == GROUPS]) for p in range(2)])
+    columns = [points[:, p == GROUPS] for p in range(2)]
+    differences = np.stack([_squared(some, some) for some in columns])
     objective = _Objective(differences, values, prediction, beliefs, start)
-    packed = np.array([*np.log(HYPER.lengths), np.log(HYPER.signal), np.log(HYPER.noise), 0.2, 0.6])
+    scales = np.log([*HYPER.effects, *HYPER.lengths, HYPER.signal, HYPER.noise])
+    packed = np.array([*scales, 0.2, 0.6])
     loss, gradient = objective(packed)
 
     def loss_of(at: Array) -> float:
@@ -71,8 +82,9 @@ def test_the_fit_climbs_the_true_gradient_of_the_true_density() -> None:
     assert gradient == pytest.approx(numeric, rel=1e-3, abs=1e-3)
     mean = prediction.mean() + 0.2 + 0.6 * (prediction - prediction.mean())
     density = multivariate_normal(mean, _kernel(points, points) + (0.1**2 + 1e-8) * np.eye(8)).logpdf(values)
-    spreads = np.array([beliefs.length_spread] * 2 + [beliefs.signal_spread, beliefs.noise_spread])
-    beliefs_loss = 0.5 * (((packed[:4] - start[:4]) / spreads) ** 2).sum() + 0.5 * (0.2 / beliefs.offset) ** 2
+    each = [beliefs.effect_spread] * 2 + [beliefs.length_spread] * 2
+    spreads = np.array([*each, beliefs.signal_spread, beliefs.noise_spread])
+    beliefs_loss = 0.5 * (((scales - start[:6]) / spreads) ** 2).sum() + 0.5 * (0.2 / beliefs.offset) ** 2
     constant = 0.5 * 8 * np.log(2 * np.pi)
     assert loss == pytest.approx(-density - constant + beliefs_loss + 0.7 * 0.4)
 
@@ -81,6 +93,7 @@ def test_a_good_prediction_is_borne_out_and_a_bad_one_dropped() -> None:
     points, prediction, values = _data(40)
     assert fit(points, values, prediction, GROUPS, Beliefs()).weight > 0.9
     assert fit(points, values, -prediction, GROUPS, Beliefs()).weight < 0.1
+    assert fit(points, values, -prediction, GROUPS, Beliefs(least=0.5)).weight == 0.5
     assert fit(points, values, -prediction, GROUPS, Beliefs(weight=1.0)).weight == 1.0
 
 
@@ -102,7 +115,7 @@ def test_noise_is_told_from_signal() -> None:
     noisy = prediction + 0.3 * np.random.default_rng(3).standard_normal(80)
     hyper = fit(points, noisy, np.zeros(80), GROUPS, Beliefs(weight=0.0, signal=0.7, offset=1.0))
     assert 0.2 < hyper.noise < 0.4
-    assert hyper.signal > 0.3
+    assert hyper.variance > 0.3**2
 
 
 def test_a_point_under_way_moves_no_mean_and_leaves_nothing_to_find_beside_it() -> None:
@@ -131,7 +144,7 @@ def test_without_points_there_are_only_beliefs() -> None:
     known = posterior(empty, np.zeros(0), np.zeros(0), GROUPS, HYPER, centre=2.0)
     mean, sd = known.at(np.zeros((2, 3)), np.array([1.0, 3.0]))
     assert mean == pytest.approx([0.2 + 0.6 * 1 + 0.4 * 2, 0.2 + 0.6 * 3 + 0.4 * 2])
-    assert (sd == HYPER.signal).all()
+    assert sd == pytest.approx(np.sqrt(0.9**2 + 0.5**2 + 0.3**2))
 
 
 def test_the_same_points_are_fitted_the_same() -> None:
@@ -141,3 +154,17 @@ def test_the_same_points_are_fitted_the_same() -> None:
         np.array_equal(getattr(first, field.name), getattr(second, field.name))
         for field in dataclasses.fields(first)
     )
+
+
+def test_one_point_of_a_choice_tells_of_all_that_make_it() -> None:
+    """What is off for a choice is learnt from one trial of it, wherever the other parameter stands."""
+    points, prediction, values = _data(12)
+    shifted = values + np.where(points[:, 1] > 0, 0.8, 0.0)
+    first = int(np.flatnonzero(points[:, 1] > 0)[0])
+    kept = [i for i in range(12) if points[i, 1] == 0 or i == first]
+    beliefs = Beliefs(effect=0.5, signal=0.1, weight=1.0)
+    hyper = fit(points[kept], shifted[kept], prediction[kept], GROUPS, beliefs)
+    known = posterior(points[kept], shifted[kept], prediction[kept], GROUPS, hyper, centre=0.0)
+    asked = points[(points[:, 1] > 0) & (np.arange(12) != first)]
+    told = np.sin(3 * asked[:, 0]) + 1
+    assert known.at(asked, told)[0] == pytest.approx(told + 0.8, abs=0.25)

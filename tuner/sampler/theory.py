@@ -1,0 +1,214 @@
+"""What the trials say of every config, on one assumption of how good the prediction is.
+
+One Gaussian process an objective, on the logarithm of its value, and one a constraint. The prediction is
+their mean, or they know the trials alone. How likely the trials were under each assumption tells which holds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from objectives.goal import Goal, Objective
+from tuner.sampler.encoding import Encoding
+from tuner.sampler.gaussian_process import Beliefs, Posterior, believed_start, fit, posterior
+from tuner.sampler.improvement import Believed, Link, expected_improvement
+from tuner.sampler.lessons import Lessons
+from tuner.sampler.oracle import Slate
+
+Array = NDArray[np.float64]
+Foreseen = Callable[[Slate], Array | None]
+"""(n,) what is predicted of a slate; None: nothing is."""
+
+LEARNT_FROM = 5
+"""Measured trials from which hyperparameters are fitted; before, beliefs hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """What a theory holds of the prediction before any trial."""
+
+    beliefs: Beliefs
+    guided: bool
+    """Whether the prediction is the mean."""
+    chance: float
+    """How likely it is held to be, before any trial."""
+    least: float
+    """How likely it is held to be at least, whatever the trials say: all theories leave things out."""
+
+
+BORNE_OUT = Assumption(
+    beliefs=Beliefs(effect=0.15, signal=0.2, offset=0.4, least=0.5), guided=True, chance=0.7, least=0.0
+)
+MISLED = Assumption(
+    beliefs=Beliefs(effect=0.5, signal=0.3, offset=0.6, least=0.5), guided=True, chance=0.2, least=0.1
+)
+"""About right but for what some choices do, which may be anything."""
+REFUTED = Assumption(
+    beliefs=Beliefs(effect=0.25, signal=0.4, offset=1.0, weight=0.0), guided=False, chance=0.1, least=0.01
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A fitted process, and how its prediction is read off a slate."""
+
+    process: Posterior
+    prediction: Callable[[Slate], Array]
+
+    def at(self, slate: Slate) -> tuple[Array, Array]:
+        """(n,) mean and standard deviation."""
+        return self.process.at(slate.points, self.prediction(slate))
+
+
+@dataclass(frozen=True, slots=True)
+class Modelling:
+    """Fits models to what is seen of some configs, those under way taken into account."""
+
+    encoding: Encoding
+    pending: Slate
+
+    def model(self, slate: Slate, values: Array, foreseen: Foreseen | None, beliefs: Beliefs) -> Model:
+        """The process of these values, around their mean where nothing is predicted."""
+        centre = float(values.mean()) if len(values) else 0.0
+        told = None if foreseen is None else foreseen(slate)
+        if told is not None and np.isfinite(told).any():
+            centre = float(np.nanmean(told))
+
+        def prediction(some: Slate) -> Array:
+            found = None if foreseen is None else foreseen(some)
+            flat = np.full(len(some), centre)
+            return flat if found is None else np.where(np.isfinite(found), found, centre)
+
+        predicted, groups = prediction(slate), self.encoding.groups
+        hyper = (
+            fit(slate.points, values, predicted, groups, beliefs)
+            if len(values) >= LEARNT_FROM
+            else believed_start(beliefs, self.encoding.parameters)
+        )
+        process = posterior(
+            slate.points,
+            values,
+            predicted,
+            groups,
+            hyper,
+            centre=centre,
+            pending=self.pending.points,
+            pending_prediction=prediction(self.pending),
+        )
+        return Model(process, prediction)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was measured, as the processes see it."""
+
+    slate: Slate
+    logs: tuple[Array, ...]
+    """An objective, (n,) each: see `logs`."""
+    floors: tuple[float, ...]
+    known: Lessons
+
+
+class Theory:
+    """The models of one assumption.
+
+    Attributes:
+        evidence: log likelihood of what was measured.
+        trust: how far the prediction counts in it, 0 to 1: the largest weight that an objective gives it.
+    """
+
+    def __init__(
+        self,
+        goal: Goal,
+        seen: Seen,
+        modelling: Modelling,
+        assumption: Assumption,
+        *,
+        constraints: bool,
+    ) -> None:
+        self._goal, self._seen, self._modelling = goal, seen, modelling
+        self._beliefs, self._guided = assumption.beliefs, assumption.guided
+        self._objectives = [self._objective(j) for j in range(len(goal.objectives))]
+        self.trust = max((model.process.hyper.weight for model in self._objectives), default=0.0)
+        self._limits = [self._limit(name) for name in seen.known.violations] if constraints else []
+        self.evidence = sum(model.process.evidence for model in (*self._objectives, *self._limits))
+
+    def means(self, slate: Slate) -> Array:
+        """(n, m) logarithms of the objectives."""
+        return np.stack([model.at(slate)[0] for model in self._objectives], axis=1)
+
+    def misses(self, slate: Slate) -> Array:
+        """(n, constraints) expected violations, in units of their own."""
+        columns = [limit.at(slate)[0] for limit in self._limits]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(slate), 0))
+
+    @property
+    def noise(self) -> Array:
+        """(m,) standard deviation of a measurement's logarithm."""
+        return np.array([model.process.hyper.noise for model in self._objectives])
+
+    def scores(self, slate: Slate, front: Array, reference: Array) -> Array:
+        """(n,) logarithm of expected gain × P(every constraint holds)."""
+        believed = [
+            Believed(*model.at(slate), link_of(objective))
+            for objective, model in zip(self._goal.objectives, self._objectives, strict=True)
+        ]
+        gain = expected_improvement(believed, front, reference)
+        score: Array = np.log(np.maximum(gain, 1e-300))
+        for limit in self._limits:
+            mean, sd = limit.at(slate)
+            score = score + log_ndtr(-mean / sd)
+        return score
+
+    def _objective(self, j: int) -> Model:
+        objective, floor = self._goal.objectives[j], self._seen.floors[j]
+
+        def foreseen(slate: Slate) -> Array | None:
+            values = slate.foreseen.get(objective.metric)
+            return None if values is None else logs(objective, values, floor)
+
+        return self._model(self._seen.slate, self._seen.logs[j], foreseen, self._beliefs)
+
+    def _limit(self, name: str) -> Model:
+        """The violation, in units of its own spread."""
+        told = np.isfinite(self._seen.known.violations[name])
+        values = self._seen.known.violations[name][told]
+        scale = max(float(values.std()), 1e-3)
+
+        def foreseen(slate: Slate) -> Array | None:
+            values = slate.violation(name)
+            return None if values is None else values / scale
+
+        slate = self._seen.slate.take(np.flatnonzero(told))
+        model = self._model(slate, values / scale, foreseen, self._beliefs)
+        if self._guided and model.process.hyper.weight > self.trust:
+            # It comes from where the objectives' predictions do. Most trials meet a constraint, or all
+            # miss it, so by themselves they say less of how good its prediction is.
+            capped = replace(self._beliefs, weight=self.trust)
+            model = self._model(slate, values / scale, foreseen, capped)
+        return model
+
+    def _model(self, slate: Slate, values: Array, foreseen: Foreseen, beliefs: Beliefs) -> Model:
+        return self._modelling.model(slate, values, foreseen if self._guided else None, beliefs)
+
+
+def logs(objective: Objective, values: Array, floor: float) -> Array:
+    """(n,) what the processes see: the logarithm of a minimised value, minus that of a maximised one."""
+    sign = -1.0 if objective.direction == "maximise" else 1.0
+    found: Array = sign * np.log(np.maximum(values, floor))
+    return found
+
+
+def link_of(objective: Objective) -> Link:
+    return "negative lognormal" if objective.direction == "maximise" else "lognormal"
+
+
+def losses_of(objectives: Sequence[Objective], z: Array) -> Array:
+    """(n, m) losses of what the processes see."""
+    columns = [
+        -np.exp(-z[:, j]) if o.direction == "maximise" else np.exp(z[:, j]) for j, o in enumerate(objectives)
+    ]
+    return np.stack(columns, axis=1)

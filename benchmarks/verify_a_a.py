@@ -181,6 +181,8 @@ def promised(case: Case, pair: Pair) -> Promised:
         space=space.name,
         trial=1,
         engine="simulated",
+        version=None,
+        hardware=None,
         objectives=case.objectives,
         slo=Slo.from_limits(space.slo),
         slo_held=min(pair.config.met.values()) >= 0.95 - 1e-9,

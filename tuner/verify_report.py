@@ -6,6 +6,7 @@ from datetime import datetime
 from objectives.goal import violations
 from objectives.measurement import Estimate, Measurement
 from objectives.metrics import METRICS, published
+from search_spaces.measure import Closed
 from tuner import __version__
 from tuner.records import StoredTrial
 from tuner.verify.judge import RATE, Pair, judged, limits
@@ -49,7 +50,7 @@ def verification(
             words=plan.traffic.words,
             held_out=plan.traffic.held_out,
             digests=tuple(dict.fromkeys(one.trace.digest for one in plan.traffic.workloads)),
-            speed=plan.workload(0).speed,
+            speed=None if isinstance(plan.promised.measure, Closed) else plan.workload(0).speed,
             requests=len(plan.workload(0).trace.requests),
         ),
         engine=plan.promised.engine,
@@ -131,6 +132,10 @@ def _notes(plan: VerifyPlan, finished: Sequence[StoredTrial], pairs: Sequence[Pa
     for trial in lost:
         side = "control" if plan.runs[trial.number].cell else "config"
         yield f"run {trial.number}, of the {side}, was not measured ({trial.cause}: {trial.reason})"
-    versions = dict.fromkeys(trial.ran.version for trial in finished if trial.ran.version)
-    if len(versions) > 1:
-        yield f"the engine's version changed on the way: {', '.join(versions)}"
+    for what, was, now in (
+        ("engine", plan.promised.version, [trial.ran.version for trial in finished]),
+        ("hardware", plan.promised.hardware, [trial.ran.hardware for trial in finished]),
+    ):
+        other = [one for one in dict.fromkeys(now) if one is not None and one != was]
+        if was is not None and other:
+            yield f"another {what} than the promise is of: {', '.join(other)}, not {was}"

@@ -5,7 +5,7 @@ Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from tuner.session import load_of
 from tuner.studies import study_folder, trial_of
 from tuner.usecases import dispatch_for, tracking_uri_of, users_mistakes
 from tuner.verify.promised import Promised, promised_of
-from tuner.verify.stored import write_verification
+from tuner.verify.stored import verifications, write_verification
 from tuner.verify.traffic import held_out
 from tuner.verify.verification import Quality, Source, Verification
 from tuner.verify_endpoint import DEFAULT_RATE, judgeable, root_of, slowed
@@ -270,11 +270,20 @@ def _planned(subject: _Subject, asked: VerifyRequest, rate: float | None = None)
         with_control=subject.control is not None,
         stress=asked.stress,
         is_control_itself=subject.is_control,
+        remarks=tuple(_broken_before(subject)),
     )
     if rate is not None:
         plan = slowed(plan, rate)
     check_begun(plan)
     return plan
+
+
+def _broken_before(subject: _Subject) -> Iterator[str]:
+    """What was verified until it holds is not verified."""
+    before = [one for one in verifications(subject.folder) if one.trial == subject.promised.trial]
+    broken = sum(not one.held for one in before)
+    if broken:
+        yield f"{broken} of {len(before)} earlier verifications of this config did not hold"
 
 
 def _run(
@@ -295,7 +304,11 @@ def _run(
         return
     with dispatch_for(plan.promised.engine, address) if server is None else InProcess(server) as dispatch:
         if dispatch.capacity(_order(plan, subject, plan.runs[0], None)) == 0:
-            raise Mistake("nothing here can run the config: see tuner's docs/cluster.md for what it needs")
+            needs = plan.promised.resources
+            raise Mistake(
+                f"no node here has {subject.config.gpus} GPUs and {needs.cpus} CPUs for a run; give the "
+                "cluster that the study was measured on with --ray"
+            )
         if plan.promised.engine == "vllm":
             load_encode(plan.workload(0).tokenizer)
 

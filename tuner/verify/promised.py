@@ -76,6 +76,10 @@ class Promised:
     """Number of the config's first trial."""
     engine: str
     """"vllm" or "simulated"."""
+    version: str | None
+    """Of the engine that it was measured with."""
+    hardware: str | None
+    """That it was measured on."""
     objectives: tuple[str, ...]
     slo: Slo
     slo_held: bool
@@ -119,6 +123,8 @@ def promised_of(
         space=study.space_name,
         trial=standing.number,
         engine=standing.ran.engine or study.engine,
+        version=standing.ran.version,
+        hardware=standing.ran.hardware,
         objectives=study.objectives,
         slo=study.slo,
         # 1 - 0.05 and 57 / 60 differ by rounding alone.

@@ -63,7 +63,8 @@ def verified_words(found: Verification) -> str:
     mark = "simulated, " if found.simulated else ""
     day = found.finished.astimezone(UTC).strftime("%Y-%m-%d")
     if found.held:
-        return f"verified {day}, {mark}held on other traffic: {said}"
+        where = "on other traffic" if found.traffic.held_out else "though no traffic was held out"
+        return f"verified {day}, {mark}held {where}: {said}"
     return f"verified {day}, {mark}NOT HELD: {found.why}"
 
 

@@ -17,6 +17,8 @@ PROMISED = Promised(
     space="tiny",
     trial=3,
     engine="vllm",
+    version="0.32.0",
+    hardware="CPU",
     objectives=("goodput", "tpot_p95"),
     slo=Slo(ttft_s=0.5, tpot_s=0.04, attainment=0.95),
     slo_held=True,

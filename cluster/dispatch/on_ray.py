@@ -8,7 +8,6 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict, deque
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -103,16 +102,19 @@ class _WarmStarts:
     def __init__(self, order: Order) -> None:
         self._launcher = Launcher(engine_environment(order.environment, os.environ)).__enter__()
 
-    def path(self) -> Path | None:
-        return self._launcher.path
+    def engine(self) -> Engine:
+        """That starts from the launcher, or says why it does not."""
+        return VllmEngine(self._launcher.path, why_cold=self._launcher.problem)
 
 
 def _run(order: Order, trace: Trace, engine: Engine, warm_starts: Any = None) -> Outcome:
     whole = replace(order, workload=replace(order.workload, trace=trace))
     if warm_starts is not None:
-        with suppress(ray.exceptions.RayError):
+        try:
             # Before the trial begins, so that the first on a node does not have it in its start.
-            engine = VllmEngine(ray.get(warm_starts.path.remote()))
+            engine = ray.get(warm_starts.engine.remote())
+        except ray.exceptions.RayError as error:
+            engine = VllmEngine(why_cold=f"the launcher's keeper died: {_first_line(error)}")
     with trial_folder() as folder:
         return run_trial(whole, engine, folder)
 

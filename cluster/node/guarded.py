@@ -66,7 +66,7 @@ class GuardedProcess:
                 self._guard = self._from_launcher(log.fileno()) or self._from_command(log.fileno())
             except NoWarmStart as problem:
                 self._why_cold = str(problem)
-                log.write(f"[tuner] a cold start, {problem}\n".encode())
+                log.write(f"[tuner] a cold start: {problem}\n".encode())
                 log.flush()
                 self._guard = self._from_command(log.fileno())
         try:

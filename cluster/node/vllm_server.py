@@ -22,7 +22,7 @@ from cluster.node.engine import LOG_NAME, EngineFailure, Replay
 from cluster.node.excerpt import excerpt
 from cluster.node.failure import Phase, diagnose, last_line, port_was_taken
 from cluster.node.gpu_memory import wait_for_room
-from cluster.node.guarded import WARM, GuardedProcess
+from cluster.node.guarded import COLD, WARM, GuardedProcess
 from cluster.node.hardware import gpu_memory_used_mib, hardware_name, memory_kills
 from cluster.node.processes import listening_inodes, listens_alone
 from cluster.node.replay import ReplayResult, closed_loop, run_loop
@@ -70,12 +70,14 @@ class VllmEngine:
     Args:
         launcher: the socket of a launcher on the node where it serves (`cluster.node.launcher_client`), which
             makes its starts shorter; None: every start is cold.
+        why_cold: why there is no launcher where there should be one.
     """
 
     name: Final = "vllm"
 
-    def __init__(self, launcher: Path | None = None) -> None:
+    def __init__(self, launcher: Path | None = None, *, why_cold: str | None = None) -> None:
         self.launcher = launcher
+        self.why_cold = why_cold
 
     @contextmanager
     def serve(self, order: Order, folder: Path) -> Iterator["VllmEndpoint"]:
@@ -84,7 +86,7 @@ class VllmEngine:
             raise EngineFailure(Cause.GPU_HELD, held)
         memory_before = gpu_memory_used_mib()
         try:
-            with _started(order, folder, self.launcher) as endpoint:
+            with _started(order, folder, self.launcher, self.why_cold) as endpoint:
                 yield endpoint
         except EngineFailure as failure:
             # Somebody may have come meanwhile, and then it was not the config that was too large.
@@ -392,14 +394,16 @@ class _PortTaken(Exception):
 
 
 @contextmanager
-def _started(order: Order, folder: Path, launcher: Path | None) -> Iterator[VllmEndpoint]:
+def _started(
+    order: Order, folder: Path, launcher: Path | None, why_cold: str | None
+) -> Iterator[VllmEndpoint]:
     """A server of ours that is up, on some port; nothing of it runs afterwards."""
     log = folder / LOG_NAME
     version = installed_version()
-    problem = remark = ""
+    problem = ""
     tries = _PORT_TRIES
     while tries:
-        log.write_text(remark)
+        log.write_text("" if why_cold is None else f"[tuner] a cold start: {why_cold}\n")
         api, name = ServerApi(port=free_port()), f"tuner-{uuid.uuid4().hex[:12]}"
         command = engine_command(order, port=api.port, served_name=name, version=version)
         with GuardedProcess(
@@ -412,7 +416,7 @@ def _started(order: Order, folder: Path, launcher: Path | None) -> Iterator[Vllm
         ) as process:
             endpoint = VllmEndpoint(order, process, api, log, name)
             endpoint.command = without_secrets(command)
-            endpoint.launch = process.launch
+            endpoint.launch = process.launch if why_cold is None else f"{COLD}: {why_cold}"
             try:
                 endpoint.wait_until_ready()
                 endpoint.read_back()
@@ -423,7 +427,7 @@ def _started(order: Order, folder: Path, launcher: Path | None) -> Iterator[Vllm
             except EngineFailure as failure:
                 if process.launch == WARM and failure.cause in _MAYBE_THE_LAUNCHERS:
                     # Only what fails from the command too is the config's own.
-                    launcher, remark = None, f"[tuner] a warm start failed: {failure}; now a cold one\n"
+                    launcher, why_cold = None, f"a warm one failed: {failure}"
                     continue
                 failure.ran = endpoint.ran
                 raise

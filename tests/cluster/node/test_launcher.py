@@ -226,7 +226,7 @@ def test_a_variable_that_importing_could_have_read_is_a_cold_start(
         return
     reason = f"not from the launcher: it was started with another {named}"
     assert engine.launch == f"cold: {reason}"
-    assert log_of(tmp_path).splitlines()[0] == f"[tuner] a cold start, {reason}"
+    assert log_of(tmp_path).splitlines()[0] == f"[tuner] a cold start: {reason}"
     assert told(tmp_path)["pid"] == told(tmp_path)["imported_by"]
 
 

@@ -22,6 +22,7 @@ from tuner.redaction import without_passwords
 from tuner.report_commands import report
 from tuner.service_commands import COMMANDS as SERVICE_COMMANDS
 from tuner.sync_commands import sync
+from tuner.tasks_commands import tasks
 from tuner.trace_commands import trace
 from tuner.verify_commands import verify
 
@@ -257,6 +258,7 @@ main.add_command(trace)
 main.add_command(plan)
 main.add_command(drift)
 main.add_command(verify)
+main.add_command(tasks)
 main.add_command(sync)
 main.add_command(doctor)
 for command in SERVICE_COMMANDS:

@@ -6,7 +6,7 @@ of its tasks fetch their data from the Hugging Face Hub the first time; a folder
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from scipy.special import ndtri
 
 from objectives.statistics import CONFIDENCE
 from tuner.mistakes import Mistake
-
-_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,22 +28,31 @@ class TaskScore:
     higher_is_better: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A server that tasks are run against."""
+
+    url: str
+    """Its root, without `/v1`."""
+    model: str
+    """The name that it serves under."""
+    key: str | None = field(default=None, repr=False)
+    """Bearer token; None: it asks for none."""
+
+
 def run_tasks(
     tasks: Sequence[str],
+    server: Served,
     *,
-    base_url: str,
-    model: str,
     tokenizer: str,
     limit: int | None = None,
     folder: Path | None = None,
 ) -> tuple[TaskScore, ...]:
-    """Run tasks against a server; their scores, in the library's order.
+    """Run tasks against a server, one request at a time; their scores, in the library's order.
 
     Args:
         tasks: names, as `lm-eval --tasks` takes them.
-        base_url: the server's root, without `/v1`.
-        model: the name that it serves under.
-        tokenizer: name or folder.
+        tokenizer: name or folder of the model's.
         limit: examples of each task; None: all of them.
         folder: of task files beside the library's own.
 
@@ -55,19 +62,19 @@ def run_tasks(
         from lm_eval import simple_evaluate
         from lm_eval.tasks import TaskManager
     except ImportError as error:
-        raise Mistake(f"--tasks needs the lm-eval library: pip install '.[quality]' ({error})") from error
+        raise Mistake(f"tasks need the lm-eval library: pip install '.[quality]' ({error})") from error
     try:
         manager = TaskManager(include_path=None if folder is None else str(folder))
         if unknown := [name for name in tasks if name not in manager.all_tasks]:
-            raise Mistake(f"--tasks {unknown[0]!r} is no task of lm-eval; `lm-eval ls tasks` lists them")
+            raise Mistake(f"{unknown[0]!r} is no task of lm-eval; `lm-eval ls tasks` lists them")
         found = simple_evaluate(
             model="local-completions",
             model_args={
-                "base_url": f"{base_url}/v1/completions",
-                "model": model,
+                "base_url": f"{server.url}/v1/completions",
+                "model": server.model,
                 "tokenizer": tokenizer,
                 "tokenizer_backend": "huggingface",
-                "num_concurrent": _AT_ONCE,
+                "header": _header(server),
             },
             tasks=list(tasks),
             limit=limit,
@@ -75,11 +82,16 @@ def run_tasks(
             task_manager=manager,
         )
     except (OSError, ValueError, KeyError, AssertionError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise Mistake(
-            f"lm-eval could not run {', '.join(tasks)}: {type(error).__name__}: {reason}"
-        ) from error
+        named, reason = ", ".join(tasks), " ".join(str(error).split())[:300]
+        raise Mistake(f"lm-eval could not run {named}: {type(error).__name__}: {reason}") from error
     return scores_of(found or {})
+
+
+def _header(server: Served) -> dict[str, str]:
+    # Without one the library sends the variable OPENAI_API_KEY, whatever server this is.
+    if server.key is None:
+        return {"Accept": "application/json"}
+    return {"Authorization": f"Bearer {server.key}"}
 
 
 def scores_of(results: Mapping[str, Any]) -> tuple[TaskScore, ...]:

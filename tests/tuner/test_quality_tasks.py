@@ -1,7 +1,7 @@
 import pytest
 
 from tuner.mistakes import Mistake
-from tuner.quality_tasks import TaskScore, run_tasks, scores_of, worse
+from tuner.quality_tasks import Served, TaskScore, run_tasks, scores_of, worse
 
 # As lm-eval 0.4.13 returns it.
 RESULTS = {
@@ -50,4 +50,4 @@ def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(Mistake, match=r"pip install '\.\[quality\]'"):
-        run_tasks(["arc_easy"], base_url="http://127.0.0.1:1", model="m", tokenizer="m")
+        run_tasks(["arc_easy"], Served(url="http://127.0.0.1:1", model="m"), tokenizer="m")

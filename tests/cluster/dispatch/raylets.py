@@ -33,7 +33,7 @@ def node(environment: dict[str, str], log: Path, *words: str) -> Iterator[int]:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
         started = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while "block forever" not in log.read_text():
             assert started.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -44,7 +44,7 @@ def node(environment: dict[str, str], log: Path, *words: str) -> Iterator[int]:
         ours |= {(one.pid, one.started) for one in descendants(started.pid)}
         killed = started.poll() is not None
         started.send_signal(signal.SIGTERM)
-        started.wait(30)
+        started.wait(120)
         deadline = time.monotonic() + 10
         while (left := {one for one in ours if is_running(*one)}) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -84,6 +84,8 @@ def remove(left: Leftover) -> None:
 def _dead_folders(place: Path) -> Iterator[Leftover]:
     """Folders that a process marked as its own and did not live to remove, and engines recorded in them."""
     for folder in sorted(path for path in place.iterdir() if path.is_dir() and not path.is_symlink()):
+        if folder.stat().st_uid != os.getuid():  # what others wrote there says nothing of our processes
+            continue
         owner = owner_of(folder)
         if owner is None or owner.life is not Life.DEAD:
             continue

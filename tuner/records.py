@@ -207,7 +207,7 @@ def write_study(folder: Path, study: StudyFile) -> None:
         "options": redacted_settings(study.options),
     }
     part = folder / f".{STUDY}.part"
-    with _making_room_helps(part, "the study was not begun"):
+    with _making_room_helps(part, "the study was not begun: make room, then search again"):
         part.write_text(_to_json(raw))
         flush([part])
         part.replace(folder / STUDY)
@@ -261,7 +261,7 @@ def write_outcome(
     folder = trial_folder(study_folder, trial.number)
     part = part_folder(folder)
     shutil.rmtree(part, ignore_errors=True)  # what a killed driver left
-    with _making_room_helps(part, f"trial {trial.number} was not kept and is measured again"):
+    with _making_room_helps(part, _not_kept(trial.number)):
         part.mkdir(parents=True)
         _fill(part, trial, outcome, secrets, files)
         flush_tree(part)
@@ -279,7 +279,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def _making_room_helps(part: Path, lost: str) -> Iterator[None]:
+def _making_room_helps(part: Path, advice: str) -> Iterator[None]:
     """Leave nothing half-written; where the disk is full, say what that means and what to do."""
     try:
         yield
@@ -290,10 +290,11 @@ def _making_room_helps(part: Path, lost: str) -> Iterator[None]:
             part.unlink(missing_ok=True)
         if error.errno not in _NO_ROOM:
             raise
-        why = os.strerror(error.errno)
-        raise OSError(
-            error.errno, f"{why}; {lost}: make room, then go on with --resume", str(part.parent)
-        ) from error
+        raise OSError(error.errno, f"{os.strerror(error.errno)}; {advice}", str(part.parent)) from error
+
+
+def _not_kept(number: int) -> str:
+    return f"trial {number} was not kept and is measured again: make room, then go on with --resume"
 
 
 def _fill(

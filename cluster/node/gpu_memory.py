@@ -65,7 +65,7 @@ def wait_for_room(
 
 def _share(order: Order) -> float:
     asked = order.arguments.get("gpu_memory_utilization")
-    return asked if isinstance(asked, float) else _DEFAULT_SHARE
+    return asked if isinstance(asked, int | float) else _DEFAULT_SHARE
 
 
 def _complaint(

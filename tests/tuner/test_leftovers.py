@@ -172,6 +172,16 @@ def test_a_folder_that_does_not_say_whose_it_is_is_left_alone(
     assert find_leftovers(runs, place) == ()
 
 
+def test_a_folder_of_another_user_says_nothing_of_our_processes(
+    place: Path, runs: Path, mine: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "work").mkdir()
+    (place / "work" / OWNER).write_text(json.dumps(asdict(_another(mine, started=1))))
+    assert len(find_leftovers(runs, place)) == 1
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    assert find_leftovers(runs, place) == ()
+
+
 def study(runs: Path) -> Path:
     """A study with trials 1 and 2 whole, 3 half-written and 4 torn, itself half-written again."""
     folder = runs / "tea"

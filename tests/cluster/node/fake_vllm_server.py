@@ -22,6 +22,7 @@ hang: say nothing more and never serve
 exit: status to exit with instead of serving
 exit_warm: the same, where a launcher started it
 taken_once: a file; the first start finds the port taken and makes it
+stubborn: ignore SIGTERM
 child: start a process that outlives this one
 max_num_seqs: what /server_info tells
 resets: answers to /reset_prefix_cache in turn; the last one repeats
@@ -129,6 +130,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--served-model-name", required=True)
     asked, _ = parser.parse_known_args()
+    if SCRIPT.get("stubborn"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for line in SCRIPT.get("say", []):
         print(line, flush=True)
         time.sleep(SCRIPT.get("say_every_s", 0.0))

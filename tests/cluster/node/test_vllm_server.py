@@ -146,6 +146,31 @@ def test_an_engine_that_says_nothing_more_hangs(order: MakeOrder, tmp_path: Path
     assert not (tmp_path / RECORD_NAME).exists()
 
 
+def test_a_trial_cancelled_while_its_engine_starts_does_not_wait_for_its_grace(
+    order: MakeOrder, tmp_path: Path
+) -> None:
+    asked = order(say=["loading"], hang=True, stubborn=True, start_stall_s=600.0)
+    asked = replace(asked, limits=replace(asked.limits, stop_s=600.0))
+    seen: list[tuple[int, ...]] = []
+
+    def interrupt() -> None:
+        while not seen:
+            if (tmp_path / LOG_NAME).exists() and "loading" in (tmp_path / LOG_NAME).read_text():
+                seen.append(session(tmp_path))
+                os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+
+    person = threading.Thread(target=interrupt)
+    person.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), VllmEngine().serve(asked, tmp_path):
+        pass
+    person.join()
+    assert time.monotonic() - began < 200  # of the 600 s that it might have had
+    assert len(seen[0]) == 2  # guard and server
+    assert running(seen[0]) == []
+
+
 def test_an_engine_that_goes_on_talking_may_take_longer_than_the_limit(
     order: MakeOrder, tmp_path: Path
 ) -> None:

@@ -47,7 +47,7 @@ from tuner.history_plot import history_html
 from tuner.ledger_lock import LedgerBusy, writing
 from tuner.parallel_plot import parallel_html
 from tuner.plot import front_html
-from tuner.records import STUDY, State, StoredTrial, trial_folder
+from tuner.records import STUDY, State, StoredTrial, StudyFile, trial_folder
 from tuner.redaction import without_passwords
 from tuner.story import story
 from tuner.titles import study_title, trial_title
@@ -150,6 +150,8 @@ class Ledger:
         self._known: _Runs | None = None
         self._kin: dict[str, _Kin] = {}
         self._lost = False
+        self._waited_for: str | None = None
+        """Who had the study when this was last told."""
 
     def sync(self, study_folder: Path, view: FrontView, standing: Standing = "RUNNING") -> bool:
         """Write what MLflow lacks of this study; whether it has everything now.
@@ -174,7 +176,9 @@ class Ledger:
             return False
         except LedgerBusy as busy:
             self._known = None
-            self._say(f"{busy}; what is missing is written when that is done")
+            if str(busy) != self._waited_for:
+                self._say(f"{busy}; what is missing is written when that is done")
+            self._waited_for = str(busy)
             return False
         except failures as error:
             self._client = self._known = None
@@ -190,7 +194,7 @@ class Ledger:
                 )
             self._lost = True
             return False
-        self._again_s, self._pause_s = -math.inf, _PAUSE_S
+        self._again_s, self._pause_s, self._waited_for = -math.inf, _PAUSE_S, None
         if self._lost:
             self._say(f"MLflow at {without_passwords(self._uri)} is written again and has everything")
         self._lost = False
@@ -374,6 +378,29 @@ class Ledger:
                 client.log_text(runs.study, parallel_html(view), "parallel.html")
                 client.set_terminated(runs.study, status=standing)
             runs.standing = standing
+
+
+def study_page(uri: str, study: StudyFile) -> str | None:
+    """Where MLflow's pages show a study: what comes behind the server's address. None where that store has no
+    such study, or cannot be read."""
+    prepare_environment()
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    try:
+        with quiet():
+            client = MlflowClient(tracking_uri=uri)
+            experiment = client.get_experiment_by_name(f"tuner/{study.space_name}")
+            if experiment is None:
+                return None
+            for run in _search(client, experiment.experiment_id, study.id):
+                if TRIAL not in run.data.tags:
+                    # Without the last part MLflow 3 opens in the mode for language-model apps.
+                    place = f"experiments/{experiment.experiment_id}/runs/{run.info.run_id}"
+                    return f"#/{place}?workflowType=machine_learning"
+    except (MlflowException, SQLAlchemyError, OSError):
+        return None
+    return None
 
 
 def _write_trial(

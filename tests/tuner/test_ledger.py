@@ -365,6 +365,7 @@ def test_a_writer_that_another_has_the_study_from_says_so_and_comes_back(desk: D
     desk.store(1, stories.measured())
     with writing(desk.folder, "another"):
         assert not desk.sync()
+        assert not desk.sync()
     (said,) = desk.said
     assert said.startswith(f"study tea is being written to MLflow by process {os.getpid()} on ")
     assert desk.sync()

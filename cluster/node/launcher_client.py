@@ -17,8 +17,9 @@ from typing import Self
 
 from cluster.node.excerpt import excerpt
 from cluster.node.failure import error_lines, shortened
-from cluster.node.launcher import READY
+from cluster.node.launcher import LOG_NAME, READY
 from cluster.node.launcher_wire import Answer, Start, receive_answer, send
+from cluster.node.owner import mark
 from cluster.node.processes import is_running, process
 
 ENGINE_MODULE = "vllm.entrypoints.openai.api_server"
@@ -58,7 +59,8 @@ class Launcher:
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="tuner-launcher-"))
-        log, path = self._folder / "launcher.log", self._folder / "socket"
+        mark(self._folder)
+        log, path = self._folder / LOG_NAME, self._folder / "socket"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "cluster.node.launcher", str(path), self._module],

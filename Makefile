@@ -7,13 +7,14 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 TRIALS ?= 8
 
-.PHONY: search test check unit format lock clean
+.PHONY: search test check unit format screenshots lock clean
 
 search: $(VENV)/installed
 	$(BIN)/tuner prepare
 	$(BIN)/tuner search --space spaces/smollm2-135m.yaml --trials $(TRIALS)
 
 test: $(VENV)/installed check
+	$(BIN)/python -m tests.browser.chromium
 	$(BIN)/tuner prepare
 	$(BIN)/python -m pytest
 
@@ -44,6 +45,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -W ignore -c "from transformers import LlamaForCausalLM" 2>/dev/null \
 	    || $(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
+
+# Pictures of docs/images. The study of 300 trials takes minutes.
+screenshots: $(VENV)/installed
+	$(BIN)/python -m tests.browser.chromium
+	$(BIN)/python -m benchmarks.screenshots
 
 lock:
 	rm -rf $(VENV)-lock

@@ -19,8 +19,19 @@ _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 """mlflow/store/db/db_types.py; a driver may follow (`mysql+pymysql`)."""
 
 
-def serve_ui(tracking_uri: str, *, host: str, port: int, say: Callable[[str], None]) -> None:
+def serve_ui(
+    tracking_uri: str,
+    *,
+    host: str,
+    port: int,
+    say: Callable[[str], None],
+    page: Callable[[str], tuple[str, str] | None] = lambda uri: None,
+) -> None:
     """Serve MLflow on a database until interrupted; for a server that is up already, say where it is.
+
+    Args:
+        page: by the URI of a store, the study to look at and what comes behind the server's address for its
+            page; None where there is none.
 
     Raises:
         Mistake: the URI is no server's and no database's, the database or the port can't be had, or
@@ -30,6 +41,7 @@ def serve_ui(tracking_uri: str, *, host: str, port: int, say: Callable[[str], No
     scheme, separator, _ = tracking_uri.partition("://")
     if separator and scheme in _SERVERS:
         say(f"MLflow is served at {shown}")
+        _say_page(page(tracking_uri), shown, say)
         return
     if not separator or scheme.partition("+")[0] not in _DATABASES:
         allowed = ", ".join(f"{name}://" for name in (*_DATABASES, *_SERVERS))
@@ -39,8 +51,11 @@ def serve_ui(tracking_uri: str, *, host: str, port: int, say: Callable[[str], No
         raise Mistake(f"no MLflow database at {path}; tuner search --space … makes it")
     if _taken(host, port):
         raise Mistake(f"port {port} on {host} is taken; choose another with --port")
-    say(f"MLflow on {shown}: http://{host}:{port} (Ctrl-C ends it)")
-    command = [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port)]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    say(f"MLflow on {shown}: {address} (Ctrl-C ends it)")
+    _say_page(page(tracking_uri), address, say)
+    # One worker: each takes seconds to start and memory, and one serves a team's looking.
+    command = [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"]
     with subprocess.Popen(command, env={**os.environ, STORE_VARIABLE: tracking_uri}) as server:
         try:
             status = server.wait()
@@ -49,6 +64,12 @@ def serve_ui(tracking_uri: str, *, host: str, port: int, say: Callable[[str], No
             return
     if status:
         raise Mistake(f"mlflow ui ended with status {status}; what it said is above")
+
+
+def _say_page(page: tuple[str, str] | None, address: str, say: Callable[[str], None]) -> None:
+    if page is not None:
+        study, place = page
+        say(f"study {study}: {address.rstrip('/')}/{place}")
 
 
 def _taken(host: str, port: int) -> bool:

@@ -32,7 +32,7 @@ from tuner.ablation.traffic import same_traffic
 from tuner.explain import Explanation
 from tuner.explain import explain as explain_trial
 from tuner.front import FrontView, read_view
-from tuner.ledger import Ledger
+from tuner.ledger import Ledger, study_page
 from tuner.loads import measured_text
 from tuner.mistakes import Mistake
 from tuner.models import local_model
@@ -46,7 +46,7 @@ from tuner.preflight import (
     goal_of,
 )
 from tuner.quality_prompts import quality_prompts
-from tuner.records import RecordError, StoredTrial, StudyFile, read_trials
+from tuner.records import RecordError, StoredTrial, StudyFile, read_study, read_trials
 from tuner.sampler import Guidance, Search, sampler_named
 from tuner.sampler.prior import predictor
 from tuner.session import (
@@ -132,7 +132,16 @@ def prepare(runs: Path, say: Callable[[str], None]) -> None:
 
 def ui(runs: Path, tracking_uri: str | None, *, host: str, port: int, say: Callable[[str], None]) -> None:
     """Serve MLflow's pages on the studies until interrupted."""
-    serve_ui(tracking_uri or default_tracking_uri(runs), host=host, port=port, say=say)
+
+    def latest(uri: str) -> tuple[str, str] | None:
+        try:
+            study = read_study(study_folder(None, runs))
+        except Mistake:  # none yet, or one that cannot be read: MLflow has pages all the same
+            return None
+        place = study_page(uri, study)
+        return None if place is None else (study.name, place)
+
+    serve_ui(tracking_uri or default_tracking_uri(runs), host=host, port=port, say=say, page=latest)
 
 
 def default_tracking_uri(runs: Path) -> str:

@@ -41,7 +41,8 @@ def test_a_databases_password_is_neither_said_nor_an_argument(fake_mlflow: Path,
     said: list[str] = []
     serve_ui(uri, host="127.0.0.1", port=port, say=said.append)
     told = json.loads((fake_mlflow / "told.json").read_text())
-    assert told == {"arguments": ["ui", "--host", "127.0.0.1", "--port", str(port)], "store": uri}
+    arguments = ["ui", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    assert told == {"arguments": arguments, "store": uri}
     assert said == [
         f"MLflow on postgresql+psycopg://me:***@db/mlflow: http://127.0.0.1:{port} (Ctrl-C ends it)"
     ]
@@ -61,3 +62,18 @@ def test_a_uri_that_names_no_store_is_refused_in_one_line_with_what_is_allowed(u
     assert "\n" not in told
     assert "hunter2" not in told
     assert told.endswith("one of sqlite://, postgresql://, mysql://, mssql://, http://, https://")
+
+
+def test_the_studys_own_page_is_named(fake_mlflow: Path, port: int) -> None:
+    said: list[str] = []
+    uri = "postgresql+psycopg://me:hunter2@db/mlflow"
+    serve_ui(uri, host="127.0.0.1", port=port, say=said.append, page=lambda store: ("tea", "#/experiments/1"))
+    assert said[-1] == f"study tea: http://127.0.0.1:{port}/#/experiments/1"
+    serve_ui(
+        "https://me:hunter2@mlflow.example/",
+        host="127.0.0.1",
+        port=port,
+        say=said.append,
+        page=lambda store: ("tea", "#/experiments/1"),
+    )
+    assert said[-1] == "study tea: https://me:***@mlflow.example/#/experiments/1"

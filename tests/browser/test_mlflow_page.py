@@ -1,0 +1,77 @@
+"""MLflow's own pages of a study, clicked through: `tuner ui` on a real MLflow, in a real browser."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import PATIENCE_MS
+from tests.browser.studies import logged, small_study
+
+# MLflow 3.17 on SQLAlchemy 2.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def study_page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address that `tuner ui` says; asked for once MLflow answers. Needs the browser, so that nothing is
+    started where there is none."""
+    runs = tmp_path_factory.mktemp("runs")
+    logged(runs, small_study(runs))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tuner.cli", "ui", "--runs", str(runs), "--port", str(port)]
+    log = (runs / "ui.log").open("w+")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as server:
+        try:
+            assert server.stdout is not None
+            said = ""
+            while "tea: http" not in said:
+                line = server.stdout.readline()
+                assert line, (runs / "ui.log").read_text()
+                said += line
+            address = re.search(r"tea: (\S+)", said)
+            assert address is not None
+            _answers(runs / "ui.log")
+            yield address[1]
+        finally:
+            server.terminate()
+            server.wait()
+            log.close()
+
+
+def _answers(log: Path) -> None:
+    """Wait until the server says that it is up."""
+    import time
+
+    until = time.monotonic() + PATIENCE_MS / 1000
+    while "startup complete" not in log.read_text():
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.2)
+
+
+def test_the_page_that_tuner_ui_names_tells_the_study_and_draws_it(page: Page, study_page: str) -> None:
+    page.goto(study_page)
+    expect(page.get_by_text("simulated · tea").first).to_be_visible(timeout=PATIENCE_MS)
+    note = page.get_by_text("Best by capacity: trial 2")
+    expect(note.first).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.get_by_text("trial 4 (simulated)").first).to_be_visible(timeout=PATIENCE_MS)
+
+    page.get_by_text("Model metrics", exact=True).first.click()
+    expect(page.get_by_text("best (2)").first).to_be_visible(timeout=PATIENCE_MS)
+
+    page.get_by_text("Artifacts", exact=True).first.click()
+    for name in ("front.html", "curves.html", "history.html", "parallel.html"):
+        page.get_by_text(name, exact=True).first.click()
+        frame = page.frame_locator("iframe")
+        expect(frame.get_by_text("tea", exact=False).first).to_be_visible(timeout=PATIENCE_MS)
+        expect(frame.locator(".main-svg").first).to_be_visible(timeout=PATIENCE_MS)

@@ -403,29 +403,6 @@ def study_page(uri: str, study: StudyFile) -> str | None:
     return None
 
 
-def study_page(uri: str, study: StudyFile) -> str | None:
-    """Where MLflow's pages show a study: what comes behind the server's address. None where that store has no
-    such study, or cannot be read."""
-    prepare_environment()
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
-
-    try:
-        with quiet():
-            client = MlflowClient(tracking_uri=uri)
-            experiment = client.get_experiment_by_name(f"tuner/{study.space_name}")
-            if experiment is None:
-                return None
-            for run in _search(client, experiment.experiment_id, study.id):
-                if TRIAL not in run.data.tags:
-                    # Without the last part MLflow 3 opens in the mode for language-model apps.
-                    place = f"experiments/{experiment.experiment_id}/runs/{run.info.run_id}"
-                    return f"#/{place}?workflowType=machine_learning"
-    except (MlflowException, SQLAlchemyError, OSError):
-        return None
-    return None
-
-
 def _write_trial(
     client: "MlflowClient",
     runs: _Runs,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -79,8 +80,8 @@ def test_a_study_over_http_ends_as_one_of_the_command_line(
     assert over_http["front"][0].keys() == by_hand["front"][0].keys()
 
 
-def _json(*words: str, cwd: Path) -> dict[str, object]:
+def _json(*words: str, cwd: Path) -> dict[str, Any]:
     done = subprocess.run([TUNER, *words, "--json"], cwd=cwd, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    told: dict[str, object] = json.loads(done.stdout)
+    told: dict[str, Any] = json.loads(done.stdout)
     return told

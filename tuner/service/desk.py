@@ -164,9 +164,9 @@ class Desk:
             export_usecases.export(study, number, target, out, runs=self.files.runs, allowed=allowed)
             return _zipped(out)
 
-    def events_of(self, study: str) -> tuple[Path, Callable[[], bool]]:
-        """Where a study's events lie, and whether more may come."""
-        job = self._job(study)
+    def events_of(self, study: str, ablation: str | None = None) -> tuple[Path, Callable[[], bool]]:
+        """Where the events of a study, or of an ablation of it, lie, and whether more may come."""
+        job = self._job(study) if ablation is None else self._ablation(study, ablation)
 
         def going_on() -> bool:
             now = self.queue.get(job.id)

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,9 +52,6 @@ class Processes(Protocol):
 class OwnSessions:
     """Processes of this machine that outlive the service."""
 
-    def __init__(self) -> None:
-        self._children: list[subprocess.Popen[bytes]] = []
-
     def start(self, files: JobFiles, environment: Mapping[str, str]) -> bool:
         lock = os.open(files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -73,12 +71,11 @@ class OwnSessions:
                 )
         finally:
             os.close(lock)
-        self._children.append(child)
+        # Reaped as it ends, whenever that is.
+        threading.Thread(target=child.wait, name=f"reaper of {child.pid}", daemon=True).start()
         return True
 
     def alive(self, files: JobFiles) -> bool:
-        # What has ended is reaped on the way; a zombie holds no lock.
-        self._children = [child for child in self._children if child.poll() is None]
         try:
             lock = os.open(files.lock, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:

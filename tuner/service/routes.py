@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from search_spaces.values import Json
 from tuner.export.refusals import Mark
 from tuner.export.targets import TARGETS
-from tuner.service import event_log, uploads
+from tuner.service import uploads
 from tuner.service.answers import (
     AblationTold,
     Health,
@@ -50,6 +50,15 @@ Key = Annotated[
         description="Sent again with the same request, it gets what that made, and makes nothing new.",
     ),
 ]
+Last = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        pattern=r"^[0-9]{1,18}$",
+        description="The last event that was seen; what follows is sent.",
+    ),
+]
+Follow = Annotated[bool, Query(description="Whether to wait for more, or to end with what there is.")]
 _BEARER = HTTPBearer(auto_error=False, description="Needed where the service has tokens.")
 
 
@@ -223,37 +232,33 @@ def routes(
         """Cancel a study for good; what was measured is kept."""
         return told(desk.stop(user, study, State.CANCELLED))
 
+    async def followed(
+        last_event_id: str | None, follow: bool, study: str, ablation: str | None = None
+    ) -> StreamingResponse:
+        path, going_on = await run_in_threadpool(desk.events_of, study, ablation)
+        after = int(last_event_id or 0)
+        try:
+            seen = await run_in_threadpool(read_all, path, after)
+        except NoSuchEvent as error:
+            raise NotFound(str(error)) from error
+
+        async def there() -> AsyncIterator[bytes]:
+            for event in seen:
+                yield sent(event, outside)
+
+        body = stream(path, after, going_on, outside, over) if follow else there()
+        return StreamingResponse(body, media_type="text/event-stream")
+
     @router.get(
         "/v1/studies/{study}/events",
         response_class=Response,
         responses=_other("text/event-stream", "Server-sent events.", _EVENT) | _may(404),
     )
     async def follow_study(
-        study: Study,
-        last_event_id: Annotated[
-            str | None,
-            Header(
-                pattern=r"^[0-9]{1,18}$", description="The last event that was seen; what follows is sent."
-            ),
-        ] = None,
-        follow: Annotated[
-            bool, Query(description="Whether to wait for more, or to end with what there is.")
-        ] = True,
+        study: Study, last_event_id: Last = None, follow: Follow = True
     ) -> StreamingResponse:
         """Follow a study: its events as server-sent events, from the first or after the last one seen."""
-        path, going_on = await run_in_threadpool(desk.events_of, study)
-        after = int(last_event_id or 0)
-        try:
-            next(event_log.read(path, after), None)
-        except NoSuchEvent as error:
-            raise NotFound(str(error)) from error
-
-        async def there() -> AsyncIterator[bytes]:
-            for event in await run_in_threadpool(read_all, path, after):
-                yield sent(event, outside)
-
-        body = stream(path, after, going_on, outside, over) if follow else there()
-        return StreamingResponse(body, media_type="text/event-stream")
+        return await followed(last_event_id, follow, study)
 
     @router.get(
         "/v1/studies/{study}/trials", responses=_json(Trials, "Finished trials, by number.") | _may(404, 409)
@@ -329,6 +334,17 @@ def routes(
     def read_ablation(study: Study, id: Id) -> Told:
         """Read an ablation, with its report once it is done."""
         return told(desk.ablation(study, id))
+
+    @router.get(
+        "/v1/studies/{study}/ablations/{id}/events",
+        response_class=Response,
+        responses=_other("text/event-stream", "Server-sent events.", _EVENT) | _may(404),
+    )
+    async def follow_ablation(
+        study: Study, id: Id, last_event_id: Last = None, follow: Follow = True
+    ) -> StreamingResponse:
+        """Follow an ablation, as a study is followed."""
+        return await followed(last_event_id, follow, study, id)
 
     @router.post(
         "/v1/studies/{study}/ablations/{id}/cancel",

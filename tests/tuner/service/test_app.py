@@ -407,6 +407,8 @@ def test_what_is_read_of_a_study_is_what_the_command_line_prints(
     id = ablation.json()["id"]
     assert client.get(f"/v1/studies/s/ablations/{id}").json()["report"] is None
     assert [one["id"] for one in client.get("/v1/studies/s/ablations").json()["jobs"]] == [id]
+    followed = client.get(f"/v1/studies/s/ablations/{id}/events?follow=false")
+    assert [name for _, name, _ in _events(followed)] == ["queued"]
     assert client.post(f"/v1/studies/s/ablations/{id}/cancel").status_code == 200
     _problem(client.post("/v1/studies/s/ablations", json={"trial": 99}), 404)
     _problem(client.post("/v1/studies/s/ablations", json={"trial": 1, "depths": [1]}), 422)

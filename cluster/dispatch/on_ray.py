@@ -113,6 +113,8 @@ def _run(order: Order, trace: Trace, engine: Engine, warm_starts: Any = None) ->
         try:
             # Before the trial begins, so that the first on a node does not have it in its start.
             engine = ray.get(warm_starts.engine.remote())
+        except ray.exceptions.TaskCancelledError:
+            raise
         except ray.exceptions.RayError as error:
             engine = VllmEngine(why_cold=f"the launcher's keeper died: {_first_line(error)}")
     with trial_folder() as folder:
@@ -195,8 +197,11 @@ class OnRay:
                 self._start()
             else:
                 self._join(address)
-        except _NO_RAY as error:
+        except Exception as error:
             self.close()
+            # A daemon that does not come up in time is a bare Exception of Ray's.
+            if not isinstance(error, _NO_RAY) and type(error) is not Exception:
+                raise
             where = "on this machine" if address is None else f"at {address}"
             raise DispatchError(f"no Ray {where}: {_first_line(error)}") from error
 

@@ -41,10 +41,14 @@ from cluster.node.launcher_engine import (
     touched_accelerator,
 )
 from cluster.node.launcher_wire import Answer, Start, receive_start, send, surroundings
+from cluster.node.owner import OWNER
 from cluster.node.processes import is_running
 
 READY = "launcher ready"
 """The line on standard output after which it takes requests."""
+
+LOG_NAME = "launcher.log"
+"""Beside the socket."""
 
 _GUARD_SETS = "TMPDIR"
 _READ_LATE = ("CUDA_VISIBLE_DEVICES",)
@@ -64,8 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.collect()
     # Else the first collection in each copy writes to, and so copies, every page with an object on it.
     gc.freeze()
-    _Launcher(Path(path), module, began_with, frozenset(read)).serve()
+    try:
+        _Launcher(Path(path), module, began_with, frozenset(read)).serve()
+    finally:
+        _clear_away(Path(path))
     return 0
+
+
+def _clear_away(path: Path) -> None:
+    """Remove the socket, and its folder where nothing else of value is in it: who made them may be gone."""
+    for name in (path.name, LOG_NAME, OWNER):
+        path.with_name(name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
 
 
 def _unfit() -> str | None:

@@ -318,7 +318,7 @@ OWNER = textwrap.dedent(
         with GuardedProcess([sys.executable, "-m", "standin.serve", "wait"], folder=folder,
                             log=folder / "engine.log", environment=os.environ, grace_s=1.0,
                             launcher=launcher.path) as engine:
-            (folder / "pids").write_text(f"{launcher.pid} {engine.launch}")
+            (folder / "pids").write_text(f"{launcher.pid} {engine.launch} {launcher.path}")
             time.sleep(300)
     """
 )
@@ -336,11 +336,13 @@ def test_kill_9_of_who_keeps_the_launcher_and_the_engine_leaves_nothing(
     record = read_record(tmp_path / RECORD_NAME)
     assert record is not None
     assert wait_until(lambda: (tmp_path / "pids").exists() and bool((tmp_path / "pids").read_text()))
-    launcher, launch = (tmp_path / "pids").read_text().split()
+    launcher, launch, path = (tmp_path / "pids").read_text().split()
     assert launch == WARM
     pids = (int(launcher), *(one.pid for one in record.ours))
+    assert Path(path).exists()
     assert len(pids) == 5
     owner.kill()
     owner.wait()
     assert wait_until(lambda: running(pids) == [])
     assert not (tmp_path / RECORD_NAME).exists()
+    assert not Path(path).parent.exists()

@@ -2,7 +2,7 @@
 
 vLLM's own parser is the judge: its names, its types, its choices. Importing it takes many seconds and much
 memory, so that happens in a process of its own (`python -m cluster.node.vllm_arguments`, JSON in and out),
-and this module is the only one that imports vllm. What only shows with the model at hand (a budget smaller
+and beside the launcher nothing else imports vllm. What only shows with the model at hand (a budget smaller
 than a context, a scheme without a kernel) shows at the engine's start.
 """
 

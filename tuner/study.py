@@ -373,7 +373,8 @@ class _Driver:
                 )
         for flight in tuple(self.flying.values()):
             self.places.give_back(flight.node, flight.share)
-            self._launch(flight, flight.node, flight.share)
+            del self.flying[flight.order.number]
+            self.again.append(flight)  # wherever there is room, which need not be where it was
             late = flight in overdue
             reason = f"did not end within {most_s / 3600:.3g} h" if late else "another one did not end"
             yield Retried(number=flight.order.number, reason=reason)

@@ -279,7 +279,7 @@ def _remeasured(
             if not simulated:
                 load_encode(today.tokenizer)
             measure(place, runs, order_of, dispatch, say)
-    return judged(view(study, read_trials(place)), configs, chosen.number)
+    return judged(view(study, read_trials(place), seen.checks), configs, chosen.number)
 
 
 def judged(seen: FrontView, configs: Sequence[StoredTrial], chosen: int) -> tuple[Remeasured, ...]:

@@ -38,11 +38,13 @@ def past_studies(runs: Path, space: Space) -> tuple[Past, ...]:
     found = []
     for path in sorted(runs.glob(f"*/{STUDY}")):
         try:
-            study, trials = read_study(path.parent), read_trials(path.parent)
+            study = read_study(path.parent)
+            if study.space_name != space.name or study.engine == "simulated":
+                continue
+            measured = tuple(trial for trial in read_trials(path.parent) if trial.measurement is not None)
         except RecordError:
             continue
-        measured = tuple(t for t in trials if t.measurement is not None and t.ran.engine != "simulated")
-        if study.space_name == space.name and study.engine != "simulated" and measured:
+        if measured:
             found.append(Past(study=study, trials=measured))
     return tuple(sorted(found, key=lambda past: past.study.created, reverse=True))
 

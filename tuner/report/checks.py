@@ -7,10 +7,12 @@ from tuner.titles import interval
 from tuner.verify.verification import Verification
 
 
-def quality_check(verdict: QualityVerdict | None) -> CheckReport:
-    """The verdict on the config's artefact."""
+def quality_check(verdict: QualityVerdict | None, why: str | None = None) -> CheckReport:
+    """The verdict on the config's artefact; `why` there is none, if anybody knows."""
     if verdict is None:
-        return CheckReport(state="not checked", words="its answers were not compared with the reference's")
+        return CheckReport(
+            state="not checked", words=why or "its answers were not compared with the reference's"
+        )
     if verdict.is_reference:
         return CheckReport(state="passed", words="it is the reference itself")
     measured = f"NLL {interval(verdict.nll_increase)} nats a token above the reference's"

@@ -19,7 +19,6 @@ from tuner.export.yaml_text import comment_text
 from tuner.export_usecases import read_subject
 from tuner.front import FrontView, read_view
 from tuner.loads import measured_text
-from tuner.quality import read_verdict
 from tuner.records import State, StoredTrial
 from tuner.remeasure import rivals, stable, times_text
 from tuner.report.checks import quality_check, verified_check
@@ -35,7 +34,8 @@ from tuner.report.shapes import (
     TimeReport,
 )
 from tuner.titles import config_title, interval, number
-from tuner.verify.stored import latest_verification
+from tuner.verify.stored import verifications
+from tuner.verify.verification import Verification
 
 CHOSEN = 6
 """Configs drawn over each other, the control among them: more lines than that are not told apart."""
@@ -87,10 +87,12 @@ def _objectives(seen: FrontView) -> tuple[ObjectiveReport, ...]:
 
 def _configs(seen: FrontView, folder: Path) -> tuple[ConfigReport, ...]:
     scored = [trial for trial in seen.standing if trial.state is State.MEASURED]
-    return tuple(_config(seen, folder, trial) for trial in scored)
+    # By the end of each, so that of several of one config the latest is kept.
+    verified = {one.trial: one for one in sorted(verifications(folder), key=lambda one: one.finished)}
+    return tuple(_config(seen, verified, trial) for trial in scored)
 
 
-def _config(seen: FrontView, folder: Path, trial: StoredTrial) -> ConfigReport:
+def _config(seen: FrontView, verified: Mapping[int, Verification], trial: StoredTrial) -> ConfigReport:
     measurement = trial.measurement
     assert measurement is not None  # it has a score
     return ConfigReport(
@@ -104,8 +106,10 @@ def _config(seen: FrontView, folder: Path, trial: StoredTrial) -> ConfigReport:
         against_control=_against_control(seen, trial),
         measured_again=len(seen.promise(trial.number).fresh),
         alike=_alike(seen, trial.number),
-        quality=quality_check(read_verdict(folder, trial)),
-        verified=verified_check(latest_verification(folder, trial.number)),
+        quality=quality_check(
+            seen.checks.verdicts.get(trial.artefact), seen.checks.unchecked.get(trial.artefact)
+        ),
+        verified=verified_check(verified.get(trial.number)),
         doubts=measurement.disagreements,
         warnings=measurement.warnings,
         curve=_curve(trial),

@@ -103,6 +103,7 @@ class VerifyPlan:
             "trace": self.trace,
             "draw": self.draw,
             "digests": [workload.trace.digest for workload in self.traffic.workloads],
+            "speeds": [workload.speed for workload in self.traffic.workloads],
             "runs": [
                 {"number": run.number, "pair": run.block, "side": self.name(run.cell)} for run in self.runs
             ],
@@ -130,7 +131,8 @@ def check_begun(plan: VerifyPlan) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
     if differing:
-        was = ", ".join(f"{name} {begun[name]}" for name in differing if name != "digests") or "other traffic"
+        plain = [name for name in differing if name not in ("digests", "speeds")]
+        was = ", ".join(f"{name} {begun[name]}" for name in plain) or "other traffic"
         raise Mistake(f"{plan.folder} was begun with {was}; ask the same to go on, or move that folder away")
 
 

@@ -184,8 +184,15 @@ def _nowhere(finished: Sequence[StoredTrial], *, over: bool) -> None:
 
 
 def _judged(plan: VerifyPlan, subject: _Subject) -> Verification:
-    """What the runs show, stored."""
-    found = verification(plan, read_trials(plan.folder), subject.quality, datetime.now(UTC))
+    """What the runs show, stored. Raises Mistake where nothing was measured and the config is not to blame."""
+    finished = read_trials(plan.folder)
+    mine = [trial for trial in finished if not plan.runs[trial.number].cell]
+    if mine and all(trial.cause is not None and not trial.cause.blames_config for trial in mine):
+        raise Mistake(
+            f"no run of the config was measured ({mine[-1].cause}: {mine[-1].reason}), so nothing is known "
+            f"of its promises; move {plan.folder} away to verify anew"
+        )
+    found = verification(plan, finished, subject.quality, datetime.now(UTC))
     write_verification(plan.folder, found)
     return found
 

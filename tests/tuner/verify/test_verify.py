@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
+from benchmarks.winners_curse import rows_of
+from cluster.dispatch import in_process
 from cluster.dispatch.in_process import InProcess
-from cluster.order import Order
+from cluster.order import Cause, Failed, Order
 from tests.tuner.ablation.conftest import runs_in
 from tests.tuner.verify.conftest import Run
 from tuner.verify.stored import latest_verification, verifications
+from tuner.verify_commands import verify
+from tuner.verify_endpoint import DEFAULT_RATE
+from tuner.verify_usecases import DEFAULT_PAIRS
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
@@ -54,6 +59,12 @@ def test_what_is_true_holds_and_the_front_carries_its_numbers(run: Run, tmp_path
     assert shown["held"] is True
     assert shown["numbers"]["goodput"]["value"] == found.promises[0].verified.value  # type: ignore[union-attr]
     assert "trial 1 verified" in run("front", "s").output
+    goodput, tpot = rows_of(tmp_path / "runs" / "s")
+    assert (goodput.objective, tpot.objective) == ("goodput", "tpot_p95")
+    assert goodput.ratio == found.promises[0].ratio
+    # Nothing was measured again, so what it was chosen by is what is promised.
+    assert goodput.fresh == 0
+    assert goodput.ratio_to_choice == pytest.approx(goodput.ratio.value)
     assert latest_verification(tmp_path / "runs" / "s", 0) is None
 
 
@@ -82,6 +93,8 @@ def test_a_promise_that_was_never_true_is_told_and_ends_in_its_own_exit_code(
     assert 3 < broken["ratio"]["value"] < 5
     assert 1 < broken["bound"] < broken["ratio"]["value"]
     assert "NOT HELD" in run("front", "s").output
+    again = told(run, "verify", "s", "--trial", "1", "--pairs", "1", code=3)
+    assert "1 of 1 earlier verifications of this config did not hold" in again["notes"]
 
 
 def test_the_same_command_verifies_anew_on_other_traffic(run: Run, tmp_path: Path) -> None:
@@ -115,6 +128,19 @@ def test_stopped_in_the_middle_it_goes_on_and_measures_nothing_twice(
     assert again.exit_code == 0, again.output
     assert sent == [0, 1, 2, 3]
     assert {one.data.tags.get("run") for one in runs_in(tmp_path)} >= {"0", "1", "2", "3"}
+
+
+def test_a_machine_at_fault_breaks_no_promise(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def lost(order: Order, engine: object, folder: Path) -> Failed:
+        return Failed(cause=Cause.CLIENT_LATE, reason="too busy")
+
+    monkeypatch.setattr(in_process, "run_trial", lost)
+    result = run("verify", "s", "--trial", "1", "--pairs", "1")
+    assert result.exit_code == 2
+    assert "no run of the config was measured (client late: too busy)" in result.stderr
+    assert latest_verification(tmp_path / "runs" / "s", 1) is None
 
 
 def test_mlflow_has_the_promises_beside_what_was_verified(run: Run, tmp_path: Path) -> None:
@@ -173,6 +199,12 @@ def test_what_a_user_got_wrong_is_one_line(run: Run, words: tuple[str, ...], sai
     assert said in result.stderr
     assert "pw@" not in result.output
     assert len([line for line in result.stderr.splitlines() if line.startswith("error: ")]) == 1
+
+
+def test_what_help_says_of_defaults_is_so() -> None:
+    defaults = {option.name: option.default for option in verify.params}
+    assert defaults["pairs"] == DEFAULT_PAIRS
+    assert defaults["rate"] == DEFAULT_RATE
 
 
 def test_a_trial_without_a_measurement_promises_nothing(run: Run, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def _nowhere(finished: Sequence[StoredTrial], *, over: bool) -> None:
 
 
 def _judged(plan: VerifyPlan, subject: _Subject) -> Verification:
-    """What the runs show, stored. Raises Mistake where nothing was measured and the config is not to blame."""
+    """What the runs show, stored. Raises Mistake where nothing was measured and the config not to blame."""
     finished = read_trials(plan.folder)
     mine = [trial for trial in finished if not plan.runs[trial.number].cell]
     if mine and all(trial.cause is not None and not trial.cause.blames_config for trial in mine):

@@ -5,6 +5,7 @@ Whatever the asker got wrong leaves here as a `Mistake`.
 
 import io
 import json
+import re
 import secrets
 import shutil
 import tempfile
@@ -29,13 +30,13 @@ from tuner.records import STUDY
 from tuner.sampler import sampler_named
 from tuner.service import event_log
 from tuner.service.allow_list import AllowList, check_space
-from tuner.service.asked import AblationSubmission, Submission, plain
+from tuner.service.asked import STUDY_NAME, AblationSubmission, Submission, plain
 from tuner.service.job_files import ServiceFiles, read_json, write_json
 from tuner.service.jobs import Job, Kind, State
 from tuner.service.queue import Conflict, NewJob, Queue
 from tuner.service.scheduler import Scheduler
 from tuner.service.told import job_json, trial_json, trials_json
-from tuner.session import measured_so
+from tuner.session import DEFAULT_SAMPLER, measured_so
 
 
 class NotFound(Mistake):
@@ -66,6 +67,8 @@ class Desk:
         gpus = 0 if simulated else _gpus(space)
         self._check_room(simulated=simulated, gpus=gpus)
         name = asked.name or f"{space.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        if not re.fullmatch(STUDY_NAME, name):
+            raise Mistake(f"the space's name {space.name!r} cannot begin a study's; give the study a name")
         if (self.files.runs / name).exists():
             raise Conflict(f"study {name} exists; give the new one another name")
         request: dict[str, Json] = {
@@ -205,7 +208,7 @@ class Desk:
         else:
             space = usecases.read_space(asked.space or "", "space.yaml")
             check_space(space, self.allowed)
-        sampler_named(asked.sampler or "tpe")
+        sampler_named(asked.sampler or DEFAULT_SAMPLER)
         return measured_so(space, asked.measure)
 
     def _trace(self, asked: Submission, space: Space) -> Path | None:

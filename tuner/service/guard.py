@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -69,6 +70,8 @@ class Guard:
             try:
                 await self._app(scope, _limited(scope, receive), answer)
                 return
+            except ClientDisconnect:
+                return  # nobody is there to be answered
             except Exception:
                 _log.exception("a request failed", extra={"event": "request_failed", "id": request.id})
                 if request.answered:

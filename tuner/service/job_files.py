@@ -15,6 +15,7 @@ runs/service/queue.db           the queue (`tuner.service.queue`)
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ from pathlib import Path
 from search_spaces.values import Json
 
 SERVICE = "service"
+UPLOADING = ".upload-"
+"""How the folder of an upload under way begins."""
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{12}")
 
@@ -62,6 +66,11 @@ class ServiceFiles:
         self.runs.mkdir(parents=True, exist_ok=True)
         for folder in (self.folder, self.traces, self.folder / "jobs"):
             folder.mkdir(mode=0o700, exist_ok=True)
+
+    def sweep(self) -> None:
+        """Take away what uploads left that were under way when a service was killed."""
+        for left in self.folder.glob(f"{UPLOADING}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ def serve(asked: ServeRequest, say: Callable[[str], None]) -> None:
         lock = hold_alone(files.lock)
     except BlockingIOError:
         raise Mistake(f"another service has {asked.runs}; stop it, or give this one other --runs") from None
+    files.sweep()
     listener = bound(asked.host, asked.port)
     environment = {
         name: value

@@ -21,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from cluster.traffic.request import LineFaults, from_record
 from cluster.traffic.trace import Trace, TraceError, read_trace, write_trace
 from tuner.mistakes import Mistake
-from tuner.service.job_files import ServiceFiles
+from tuner.service.job_files import UPLOADING, ServiceFiles
 
 GZIP = b"\x1f\x8b"
 _STEP = 1 << 20
@@ -49,7 +49,7 @@ async def receive_trace(stream: AsyncIterator[bytes], files: ServiceFiles, limit
         TooLarge: it is over a limit.
         Mistake: a line of it is no request, or it is none as a whole.
     """
-    with tempfile.TemporaryDirectory(prefix=".upload-", dir=files.folder) as folder:
+    with tempfile.TemporaryDirectory(prefix=UPLOADING, dir=files.folder) as folder:
         plain = Path(folder) / "trace.jsonl"
         with plain.open("wb") as file:
             check = _Check(file, limits)

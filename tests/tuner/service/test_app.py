@@ -115,6 +115,7 @@ def test_a_user_may_have_only_so_many_waiting(client: TestClient, monkeypatch: p
         ({"trials": 0}, "trials"),
         ({"trials": 10**9}, "trials"),
         ({"name": "../x"}, "name"),
+        ({"space": SPACE.replace("name: tiny", "name: ../../x")}, "name"),
         ({"name": ".hidden"}, "name"),
         ({"speed": -1}, "speed"),
         ({"tracking_uri": "http://elsewhere"}, "tracking_uri"),

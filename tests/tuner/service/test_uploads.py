@@ -89,6 +89,15 @@ def test_a_bomb_of_gzip_ends_where_it_has_unpacked_too_much(tmp_path: Path) -> N
     assert _left(tmp_path) == []
 
 
+def test_what_an_upload_left_that_was_killed_is_swept_and_traces_are_kept(tmp_path: Path) -> None:
+    kept = _receive(tmp_path, [_lines(5)])
+    files = ServiceFiles(tmp_path / "runs")
+    (files.folder / ".upload-x1").mkdir()
+    (files.folder / ".upload-x1" / "trace.jsonl").write_bytes(_lines(3))
+    files.sweep()
+    assert _left(tmp_path) == [f"{kept.digest}.jsonl.gz"]
+
+
 @pytest.mark.parametrize(
     ("limits", "told"),
     [

@@ -6,8 +6,8 @@ that is to hold it, and each target writes that in its own syntax.
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from cluster.node.simulation.argument_names import VERSION
@@ -191,19 +191,7 @@ def containerised(launch: Launch) -> tuple[Launch, tuple[str, ...]]:
         arguments.setdefault("served_model_name", PurePosixPath(launch.model).name)
     if len({PurePosixPath(path).name for path in local}) < len(local):
         raise ExportError(f"local models of one name cannot lie in one folder: {', '.join(local)}")
-    return (
-        Launch(
-            name=launch.name,
-            model=model,
-            arguments=dict(sorted(arguments.items())),
-            environment=launch.environment,
-            secrets=launch.secrets,
-            gpus=launch.gpus,
-            version=launch.version,
-            start_s=launch.start_s,
-        ),
-        tuple(local),
-    )
+    return replace(launch, model=model, arguments=dict(sorted(arguments.items()))), tuple(local)
 
 
 def words(arguments: Mapping[str, Json]) -> list[Word]:
@@ -221,11 +209,6 @@ def written(word: Word, literal: Callable[[str], str], reference: Callable[[str]
     return "".join(
         reference(part.variable) if isinstance(part, Reference) else literal(part) for part in word
     )
-
-
-def plain(word: Word) -> str:
-    """A word without references as text."""
-    return written(word, str, lambda variable: f"${variable}")
 
 
 def without_secrets(arguments: Mapping[str, Json]) -> dict[str, Json]:
@@ -328,9 +311,3 @@ def _label(text: str) -> str:
     """A DNS label; a name that is too long loses its middle, since both its ends tell names apart."""
     label = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     return label if len(label) <= 40 else f"{label[:19].rstrip('-')}-{label[-20:].lstrip('-')}"
-
-
-def sequence(items: Sequence[str]) -> str:
-    """`a`, `b` and `c`, each as code."""
-    shown = [f"`{item}`" for item in items]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

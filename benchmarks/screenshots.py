@@ -28,6 +28,7 @@ from tuner.report.write import report
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 SMALL, LARGE = 8, 300
 _PATIENCE_MS = 300_000
+_TUNER = "from tuner.cli import main; main()"
 
 _PAGES: tuple[tuple[str, int, Callable[[FrontView], str], tuple[int, int]], ...] = (
     ("front", SMALL, front_html, (1000, 620)),
@@ -73,7 +74,7 @@ def _searched(runs: Path, trials: int) -> None:
     new = ["--space", "spaces/8b.yaml", "--engine", "simulated"]
     more = ["--resume"] if (runs / name / "study.json").exists() else new
     command = ["search", *more, "--study", name, "--trials", str(trials), "--runs", str(runs)]
-    subprocess.run([sys.executable, "-m", "tuner.cli", *command], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", _TUNER, *command], check=True, stdout=subprocess.DEVNULL)
 
 
 def _shot(browser: Browser, address: str, out: Path, size: tuple[int, int], *, wait_for: str) -> None:
@@ -110,7 +111,7 @@ def _mlflow(runs: Path) -> Iterator[Callable[[int], str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "tuner.cli", "ui", "--runs", str(runs), "--port", str(port)]
+    command = [sys.executable, "-c", _TUNER, "ui", "--runs", str(runs), "--port", str(port)]
     with (
         tempfile.NamedTemporaryFile("w+") as log,
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log) as server,

@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,10 @@ from tests.browser.studies import logged, small_study
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
 
+TUNER = "from tuner.cli import main; main()"
+"""As the command, whether or not it is on the path."""
+
+
 @pytest.fixture(scope="module")
 def study_page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address that `tuner ui` says; asked for once MLflow answers. Needs the browser, so that nothing is
@@ -27,7 +32,7 @@ def study_page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> It
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "tuner.cli", "ui", "--runs", str(runs), "--port", str(port)]
+    command = [sys.executable, "-c", TUNER, "ui", "--runs", str(runs), "--port", str(port)]
     log = (runs / "ui.log").open("w+")
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -51,8 +56,6 @@ def study_page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def _answers(log: Path) -> None:
     """Wait until the server says that it is up."""
-    import time
-
     until = time.monotonic() + PATIENCE_MS / 1000
     while "startup complete" not in log.read_text():
         assert time.monotonic() < until, log.read_text()

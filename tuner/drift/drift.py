@@ -23,19 +23,20 @@ from tuner.drift.compare import changes, comparable, distances, moved
 from tuner.drift.measure import DRIFT, Run, measure, planned
 from tuner.drift.outlook import chances
 from tuner.drift.shapes import Change, DriftReport, Outlook, Remeasured, Verdict
+from tuner.events import Event
 from tuner.front import FrontView, losses, read_view, view
 from tuner.mistakes import Mistake
 from tuner.plan.foresee import defaults_of, service_of
 from tuner.preflight import check_room, check_verdict
-from tuner.records import State, StoredTrial, StudyFile, read_trials
+from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
 from tuner.report.gather import chosen_few
 from tuner.sampler.guidance import Foresight
 from tuner.sampler.prior import predictor
-from tuner.session import orders, trace_figures
+from tuner.session import SearchRequest, orders, trace_figures
 from tuner.studies import study_folder
 from tuner.titles import config_title, number
 from tuner.traffic import study_trace
-from tuner.usecases import dispatch_for, users_mistakes
+from tuner.usecases import dispatch_for, search, users_mistakes
 
 OFF = 0.5
 """Chance of being dominated from which on a config is said to have moved off the front."""
@@ -105,6 +106,28 @@ def drift(asked: DriftRequest, say: Callable[[str], None]) -> DriftReport:
 def drift_json(found: DriftReport) -> dict[str, Json]:
     """As JSON takes it: what is not finite is null."""
     return report_json(found) | {"verdict": found.verdict.name.lower(), "retune": found.verdict.retune}
+
+
+def retune(asked: DriftRequest, show: Callable[[Event | str], None]) -> str:
+    """Search the study's space on the new trace, warm-started from the study; the new study's name.
+
+    Args:
+        show: given every event of the search.
+
+    Raises:
+        Mistake: what `tuner search` would refuse.
+    """
+    with users_mistakes():
+        study = read_study(study_folder(asked.study, asked.runs))
+    request = SearchRequest(
+        space=str(study.options.get("space")),
+        trace=asked.trace,
+        warm_from=study.name,
+        engine=study.engine,
+        address=asked.address,
+        runs=asked.runs,
+    )
+    return search(request, show).view.study.name
 
 
 def _chosen(seen: FrontView, asked: int | None) -> StoredTrial:

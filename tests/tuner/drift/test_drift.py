@@ -16,7 +16,7 @@ from tuner.drift.measure import DRIFT, ROUNDS, planned
 from tuner.drift.shapes import Verdict
 from tuner.mistakes import Mistake
 from tuner.preflight import goal_of
-from tuner.records import StoredTrial, read_trials, write_outcome, write_study
+from tuner.records import StoredTrial, read_study, read_trials, write_outcome, write_study
 from tuner.sampler.pool import drawn
 from tuner.session import SearchRequest, new_study, orders
 from tuner.traffic import study_trace
@@ -34,6 +34,7 @@ traffic:
   speed: 1.0
 slo: {ttft_p95_ms: 500, tpot_p95_ms: 40}
 measure: {kind: capacity, resolution: 0.5, highest: 8}
+budget: {trials: 3}
 """
 
 
@@ -111,6 +112,18 @@ def test_more_than_the_config_serves_is_told_with_the_command_that_tunes_again(r
     assert "more than the config can serve" in told.output
     assert "--warm-from tea" in told.output.splitlines()[-1]
     assert "--engine simulated" in told.output.splitlines()[-1]
+
+
+def test_where_it_is_advised_it_tunes_again_warm_started(runs: Path) -> None:
+    told = command(runs, "like", "--retune", "--json")
+    assert json.loads(told.stdout)["retuned"] is None  # it is not advised
+    told = command(runs, "flood", "--retune", "--json")
+    assert told.exit_code == 4, told.output
+    name = json.loads(told.stdout)["retuned"]
+    study = read_study(runs / name)
+    assert study.options["warm_from"] == "tea"
+    assert study.trace == str(runs.parent / "flood.jsonl")
+    assert len(read_trials(runs / name)) == 3
 
 
 def test_the_fronts_few_are_measured_on_the_new_trace_once(runs: Path) -> None:

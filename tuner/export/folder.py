@@ -200,7 +200,7 @@ def _slo(slo: Slo) -> str:
     ]
     if not limits:
         return "SLO: none, every answered request meets it."
-    return f"SLO: {slo.attainment:.0%} of the requests within {' and '.join(limits)}."
+    return f"SLO: {100 * slo.attainment:.4g}% of the requests within {' and '.join(limits)}."
 
 
 def _held(again: int) -> str:

@@ -131,6 +131,11 @@ def test_what_was_not_verified_or_not_checked_is_said_and_how_to() -> None:
     assert "Not checked: nobody has compared its answers" in told
 
 
+def test_a_share_close_to_all_is_not_rounded_to_all() -> None:
+    strict = replace(PLAIN.study, slo=replace(PLAIN.study.slo, attainment=0.995))
+    assert "SLO: 99.5% of the requests" in _files("vllm", subject(study=strict))[README]
+
+
 def test_a_failed_promise_and_a_failed_quality_are_said_with_their_reasons() -> None:
     kept = replace(VERIFICATION.promises[0], held=False)
     verification = replace(VERIFICATION, held=False, why="capacity did not hold", promises=(kept,))

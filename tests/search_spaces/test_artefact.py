@@ -1,4 +1,6 @@
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -10,8 +12,13 @@ from search_spaces.values import Json
 NGRAM: dict[str, Json] = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
 
 
-def fingerprint(model: str = "m", environment: dict[str, str] | None = None, **arguments: Json) -> str:
-    return artefact(model, arguments, environment or {}).fingerprint
+def fingerprint(
+    arguments: Mapping[str, Json] = MappingProxyType({}),
+    *,
+    model: str = "m",
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    return artefact(model, arguments, environment).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -30,7 +37,7 @@ def fingerprint(model: str = "m", environment: dict[str, str] | None = None, **a
 def test_batch_limits_memory_and_what_the_engine_does_anyway_make_no_other_artefact(
     arguments: dict[str, Json],
 ) -> None:
-    assert fingerprint(**arguments) == fingerprint()
+    assert fingerprint(arguments) == fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -47,19 +54,19 @@ def test_batch_limits_memory_and_what_the_engine_does_anyway_make_no_other_artef
     ],
 )
 def test_whatever_else_is_set_makes_another_one(arguments: dict[str, Json]) -> None:
-    assert fingerprint(**arguments) != fingerprint()
+    assert fingerprint(arguments) != fingerprint()
 
 
 def test_so_do_the_checkpoint_and_variables_that_are_not_known_to_be_neutral() -> None:
-    assert fingerprint("other") != fingerprint()
+    assert fingerprint(model="other") != fingerprint()
     assert fingerprint(environment={"VLLM_ATTENTION_BACKEND": "X"}) != fingerprint()
     assert fingerprint(environment={"VLLM_CPU_KVCACHE_SPACE": "4", "HF_HOME": "/x"}) == fingerprint()
 
 
 def test_depth_and_lookup_of_speculation_are_one_artefact_and_method_and_draft_are_not() -> None:
-    base = fingerprint(speculative_config=NGRAM)
-    assert fingerprint(speculative_config={**NGRAM, "num_speculative_tokens": 6}) == base
-    assert fingerprint(speculative_config={"method": "eagle", "model": "d"}) != base
+    base = fingerprint({"speculative_config": NGRAM})
+    assert fingerprint({"speculative_config": {**NGRAM, "num_speculative_tokens": 6}}) == base
+    assert fingerprint({"speculative_config": {"method": "eagle", "model": "d"}}) != base
 
 
 def test_what_must_change_no_answer_is_told_from_what_may() -> None:

@@ -93,7 +93,9 @@ class Server:
 
     def _read(self, prompt: list[int], at: int) -> dict[str, object]:
         top = follows(prompt[:at])
-        ranked = {str(t): {"logprob": value, "rank": rank} for rank, (t, value) in enumerate(top.items(), 1)}
+        ranked: dict[str, object] = {
+            str(t): {"logprob": value, "rank": rank} for rank, (t, value) in enumerate(top.items(), 1)
+        }
         beyond = {str(prompt[at]): {"logprob": -7.0, "rank": 61}}
         return ranked if prompt[at] in top else ranked | beyond
 

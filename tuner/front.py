@@ -105,14 +105,20 @@ class FrontView:
         return quality_text(self.study, trial, self.checks)
 
     def promise(self, number: int) -> Promise:
-        """Of the config whose first trial has this number, or which was measured in its place.
+        """Of the config whose first trial has this number, or of what was measured in its place where that
+        is not believed; without a score where nothing was yet.
 
-        Raises KeyError where there is none.
+        Raises KeyError where there is no such trial.
         """
         for promise in self.promises:
-            if number in (promise.first.number, promise.first.repeats):
+            if promise.first.number == number:
                 return promise
-        raise KeyError(number)
+        again = [trial.number for trial in self.trials if trial.repeats == number]
+        if again:
+            return self.promise(again[-1])
+        first = {trial.number: trial for trial in self.trials}[number]
+        reason = f"node {first.ran.node} had drifted by then, and nothing has measured it again"
+        return Promise(first=first, again=(), standing=replace(first, state=State.UNSCORED, reason=reason))
 
     def _best_first(self, trials: Iterable[StoredTrial]) -> tuple[StoredTrial, ...]:
         return tuple(sorted(trials, key=lambda trial: losses(self.goal, trial) or (math.inf,)))

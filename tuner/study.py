@@ -457,7 +457,10 @@ class _Driver:
         order = flight.order
         if look.shut:
             why = "; ".join(look.shut)
-            return StudyError(f"no node is left for trial {order.number}: {why}; what was measured is kept")
+            return StudyError(
+                f"no node is left for trial {order.number}: {why}; what was measured is kept, and --resume "
+                "goes on once there is a node; to measure on others give the search another --study"
+            )
         return StudyError(
             f"no node can run trial {order.number}: it needs {order.gpus} GPUs and "
             f"{order.cpus} CPUs; set resources in the space to what there is"

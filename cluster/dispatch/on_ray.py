@@ -183,6 +183,7 @@ class OnRay:
         self._shares: dict[int, tuple[str, float]] = {}
         self._ended: deque[tuple[int, Outcome]] = deque()
         self._said: list[str] = []
+        self._heard = 0
         self._sent_trace: tuple[Trace, ray.ObjectRef[Trace]] | None = None
         self._seen: tuple[float, tuple[Node, ...]] | None = None
         self._warm_starts: dict[str, Any] = {}
@@ -279,7 +280,7 @@ class OnRay:
         return tuple(sorted(found, key=lambda facts: facts.name))
 
     def remarks(self) -> tuple[str, ...]:
-        said, self._said = tuple(self._said), []
+        said, self._said, self._heard = tuple(self._said), [], 0
         return said
 
     def _nodes(self) -> tuple[Node, ...]:
@@ -384,7 +385,9 @@ class OnRay:
                 self._answered(done[0])
             else:
                 self._look_for_the_dead()
-            if not self._ended and (self._said or time.monotonic() >= deadline):
+            news = len(self._said) > self._heard
+            self._heard = len(self._said)
+            if not self._ended and (news or time.monotonic() >= deadline):
                 return None
 
     def _landed(self, ref: "ray.ObjectRef[Outcome]", outcome: Outcome | None = None) -> tuple[int, Outcome]:

@@ -13,7 +13,7 @@ from tests.tuner import stories
 from tests.tuner.dispatches import Answer, FakeCluster
 from tests.tuner.test_study import Desk, _ticking
 from tests.tuner.test_study_repeats import answered, worth
-from tuner.front import read_view
+from tuner.front import read_view, view
 from tuner.node_controls import EVERY, NodeState, doubtful, standings
 from tuner.places import misfit
 from tuner.records import State, StoredTrial, read_trials
@@ -111,6 +111,10 @@ def test_a_node_that_drifts_is_set_aside_and_what_it_measured_since_is_measured_
     # Whatever is promised was measured where nothing drifted.
     for promise in seen.promises:
         assert promise.first.number not in doubted
+    # Asked for by its old number, a config answers with what was measured in its place.
+    assert seen.promise(lost[0]).first.repeats == lost[0]
+    half = view(seen.study, [trial for trial in trials if trial.repeats not in lost])
+    assert half.promise(lost[0]).standing.state is State.UNSCORED
     last = max(trial.started for trial in on(trials, "b"))
     assert sum(trial.started > last for trial in trials) > EVERY
     told = [event.text for event in events if isinstance(event, Noted)]

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from cluster.node.processes import descendants, is_running, process
 
+_PATIENT = {"RAY_raylet_start_wait_time_s": "180", "RAY_worker_register_timeout_seconds": "180"}
+"""For machines that have more to do; Ray's own are half a minute and a minute."""
+
 LEAST_STORE = str(80 * 2**20)
 """Ray's smallest object store, bytes."""
 
@@ -27,11 +30,14 @@ def free_ports(count: int) -> list[int]:
 def node(environment: dict[str, str], log: Path, *words: str) -> Iterator[int]:
     """`ray start` in the foreground, its process id; all that it started is gone afterwards.
 
-    A node that was killed meanwhile has its rest ended."""
+    A node that was killed meanwhile has its rest ended.
+    """
     ours: set[tuple[int, int]] = set()
     with log.open("wb") as out:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
-        started = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+        started = subprocess.Popen(
+            command, env=_PATIENT | environment, stdout=out, stderr=out, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + 180
         while "block forever" not in log.read_text():

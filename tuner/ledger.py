@@ -47,6 +47,7 @@ from tuner.history_plot import history_html
 from tuner.ledger_lock import LedgerBusy, writing
 from tuner.parallel_plot import parallel_html
 from tuner.plot import front_html
+from tuner.reachable import check_reachable
 from tuner.records import STUDY, State, StoredTrial, StudyFile, trial_folder
 from tuner.redaction import without_passwords
 from tuner.story import story
@@ -293,6 +294,7 @@ class Ledger:
         from mlflow.tracking import MlflowClient
 
         if self._client is None:
+            check_reachable(self._uri)
             _make_database(self._uri)
             self._client = MlflowClient(tracking_uri=self._uri)
         return self._client

@@ -256,7 +256,7 @@ def test_a_config_lost_twice_is_put_down_to_the_config(desk: Desk) -> None:
     desk.search(3, answer)
     trial = read_trials(desk.folder)[1]
     assert (trial.state, trial.cause, trial.attempts) == (State.FAILED, Cause.LOST_TWICE, 2)
-    assert trial.cause.blames_config
+    assert Cause.LOST_TWICE.blames_config
     told = desk.open()._trials()[1].user_attrs  # what samplers learn from
     assert told["cause"] == Cause.LOST_TWICE
     assert len(read_trials(desk.folder)) == 3

@@ -8,6 +8,7 @@ alone, and so is a study that is being searched.
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,9 +84,7 @@ def remove(left: Leftover) -> None:
 
 def _dead_folders(place: Path) -> Iterator[Leftover]:
     """Folders that a process marked as its own and did not live to remove, and engines recorded in them."""
-    for folder in sorted(path for path in place.iterdir() if path.is_dir() and not path.is_symlink()):
-        if folder.stat().st_uid != os.getuid():  # what others wrote there says nothing of our processes
-            continue
+    for folder in sorted(path for path in place.iterdir() if _is_our_folder(path)):
         owner = owner_of(folder)
         if owner is None or owner.life is not Life.DEAD:
             continue
@@ -97,6 +96,15 @@ def _dead_folders(place: Path) -> Iterator[Leftover]:
                 kind=Kind.PROCESSES, path=folder / RECORD_NAME, why=f"engine of a trial {why}", pids=pids
             )
         yield Leftover(kind=Kind.FOLDER, path=folder, why=why)
+
+
+def _is_our_folder(path: Path) -> bool:
+    """Whether it is a folder of this user's: what others wrote there says nothing of our processes."""
+    try:
+        found = path.lstat()
+    except OSError:  # gone meanwhile
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _of_studies(runs: Path) -> Iterator[Leftover]:

@@ -172,6 +172,15 @@ def test_a_folder_that_does_not_say_whose_it_is_is_left_alone(
     assert find_leftovers(runs, place) == ()
 
 
+def test_what_goes_while_it_is_looked_at_is_no_fault(
+    place: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "link").symlink_to(place)
+    there = tuple(place.iterdir())
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter((*there, place / "gone")))
+    assert find_leftovers(runs, place) == ()
+
+
 def test_a_folder_of_another_user_says_nothing_of_our_processes(
     place: Path, runs: Path, mine: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tuner.interrupts import stops_in_order
 from tuner.mistakes import Mistake
 from tuner.redaction import without_passwords
 
@@ -56,7 +57,11 @@ def serve_ui(
     _say_page(page(tracking_uri), address, say)
     # One worker: each takes seconds to start and memory, and one serves a team's looking.
     command = [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"]
-    with subprocess.Popen(command, env={**os.environ, STORE_VARIABLE: tracking_uri}) as server:
+    # A stop from a service manager ends MLflow with it, as Ctrl-C does.
+    with (
+        stops_in_order(),
+        subprocess.Popen(command, env={**os.environ, STORE_VARIABLE: tracking_uri}) as server,
+    ):
         try:
             status = server.wait()
         except KeyboardInterrupt:

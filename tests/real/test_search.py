@@ -275,6 +275,35 @@ def test_an_exported_config_starts_as_it_stands_and_serves(study: Study, killed:
                     process.kill()
 
 
+def test_an_exported_folder_is_verified_from_its_own_files_and_refused_once_a_hand_has_changed_them(
+    study: Study, killed: dict[str, object]
+) -> None:
+    number = study.front()["front"][0]["number"]
+    study.tuner("export", "s", "--trial", str(number), "--to", "vllm", "--out", "kept", "--allow-unverified")
+    apart = study.folder / "apart"
+    apart.mkdir()
+
+    def verify() -> subprocess.CompletedProcess[str]:
+        words = [str(TUNER), "verify", str(study.folder / "kept"), "--pairs", "1", "--json"]
+        return subprocess.run(words, cwd=apart, capture_output=True, text=True, timeout=400)
+
+    ran = verify()
+    assert ran.returncode == 0, ran.stderr[-3000:] + ran.stdout
+    found = json.loads(ran.stdout)
+    assert found["source"] == "folder"
+    assert found["simulated"] is False
+    assert found["quality"]["passed"] is True
+    assert {kept["name"] for kept in found["promises"]} >= {"goodput", "tpot_p90", "ttft_p90_ms"}
+    assert all(kept["verified"]["value"] > 0 for kept in found["promises"])
+    config = study.folder / "kept" / "config.yaml"
+    config.write_text(
+        re.sub(r"^max-num-seqs: .*$", "max-num-seqs: 3", config.read_text(), flags=re.MULTILINE)
+    )
+    refused = verify()
+    assert refused.returncode == 2
+    assert "disagree: config.yaml was changed after it was exported" in refused.stderr
+
+
 def test_an_unknown_engine_argument_is_refused_before_any_trial(study: Study, small_model: Path) -> None:
     text = SPACE.format(model=small_model).replace(
         "max_model_len: 1024", "max_model_len: 1024\n  max_num_sequs: 4"

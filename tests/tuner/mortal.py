@@ -30,7 +30,7 @@ from tuner.records import read_trials
 from tuner.study import search
 
 MOST_WRITES = 120
-"""A driver dies before it has written more often: a trial takes about half as many."""
+"""A driver dies before it has written more often; it must be fewer than a whole study takes."""
 
 
 class Death:

@@ -36,7 +36,7 @@ SEED = "1"
 
 @pytest.fixture
 def killed(tmp_path: Path, mlflow_template: Path) -> Path:
-    """The folder of a study whose drivers were killed at one of their writes, eight of them, and which then ended."""
+    """The folder of a study that eight drivers died of, each at one of its writes, and the ninth ended."""
     shutil.copy(mlflow_template, tmp_path / "mlflow.db")
     words = [sys.executable, "-m", "tests.tuner.mortal", str(tmp_path), str(TOTAL), SEED, "8"]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=600)

@@ -110,7 +110,7 @@ def submit(
     client = Client(url, read_token(token_file))
     body = {name: value for name, value in asked.items() if value not in (None, False)} | _space(space)
     if trace is not None:
-        body["trace"] = client.upload("/v1/traces", trace)["trace"]
+        body["trace"] = client.upload(trace)["trace"]
     # Asked again after an answer was lost, it makes no second study.
     key = secrets.token_hex(16)
     told = _again(lambda: client.post("/v1/studies", body, Idempotency_Key=key))

@@ -4,7 +4,7 @@ import http.client
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,10 @@ DEFAULT_URL = "http://127.0.0.1:8470"
 TIMEOUT_S = 60.0
 """Without a byte. A stream has one at least every quarter of that."""
 
+UPLOAD_TIMEOUT_S = 600.0
+"""Of a trace: once all of it is sent it is read as a whole, a minute or so for a million lines."""
+
+TRACES = "/v1/traces"
 _CHUNK = 1 << 16
 _ENDS = frozenset(state.value for state in State if state.over)
 """Events after which none comes unless somebody asks."""
@@ -55,13 +59,13 @@ class Client:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self._asked("POST", path, sent, kind | named)
 
-    def upload(self, path: str, trace: Path) -> Any:
-        """Send a trace's file as it lies there."""
+    def upload(self, trace: Path) -> Any:
+        """Send a trace's file as it lies there; what the service makes of it."""
         try:
             with trace.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-                return self._asked("POST", path, file, headers)
+                return self._asked("POST", TRACES, file, headers)
         except FileNotFoundError as error:
             raise Mistake(f"{trace}: no such file") from error
 
@@ -109,12 +113,15 @@ class Client:
         self, method: str, path: str, body: Any, headers: Mapping[str, str]
     ) -> Iterator[http.client.HTTPResponse]:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self._parts.hostname or "", self._parts.port, timeout=TIMEOUT_S)
+        timeout_s = UPLOAD_TIMEOUT_S if path == TRACES else TIMEOUT_S
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=timeout_s)
         try:
             try:
-                connection.request(
-                    method, self._parts.path.rstrip("/") + path, body, {**self._headers, **headers}
-                )
+                # One that refuses an upload answers, and is told, before it has all of it.
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    connection.request(
+                        method, self._parts.path.rstrip("/") + path, body, {**self._headers, **headers}
+                    )
                 answer = connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
                 start = "start one with tuner serve, or name one with --service"

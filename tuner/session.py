@@ -38,7 +38,7 @@ from tuner.redaction import without_passwords
 from tuner.studies import study_folder
 from tuner.study import LOCK
 
-DEFAULT_SAMPLER = "tpe"
+DEFAULT_SAMPLER = "ehvi"
 DEFAULT_TRIALS = 40
 
 _SAME = ("sampler", "seed", "engine", "trace", "speed", "sessions", "measure", "storage", "warm_from")

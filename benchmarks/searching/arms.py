@@ -34,6 +34,10 @@ class Asker(Protocol):
 
     def tell(self, number: int, worth: Evaluation) -> None: ...
 
+    def recommended(self) -> tuple[Config, ...] | None:
+        """By its own models, so far; None where it has none that are asked for this."""
+        ...
+
 
 Open = Callable[[Loaded, Predict | None, int], AbstractContextManager[Asker]]
 """Of a problem, its prior and the run's seed."""
@@ -66,6 +70,9 @@ class _Ours:
 
     def tell(self, number: int, worth: Evaluation) -> None:
         self._search.tell(number, _verdict(worth))
+
+    def recommended(self) -> tuple[Config, ...] | None:
+        return self._search.recommended()
 
 
 def _verdict(worth: Evaluation) -> Verdict:
@@ -122,6 +129,9 @@ class _Plain:
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
         else:
             self._study.tell(trial, list(worth.losses))
+
+    def recommended(self) -> tuple[Config, ...] | None:
+        return None
 
 
 def _suggested(trial: optuna.Trial, parameter: Parameter) -> Scalar:

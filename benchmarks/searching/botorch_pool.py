@@ -59,6 +59,9 @@ class BoTorchPool:
         else:
             self._crashes[number] = worth
 
+    def recommended(self) -> tuple[Config, ...] | None:
+        return None
+
     def _pool(self, rng: np.random.Generator) -> list[Config]:
         served = [choices(self._space, self._asked[number]) for number in self._worths]
         refused = [(choices(self._space, self._asked[n]), crash.cause) for n, crash in self._crashes.items()]

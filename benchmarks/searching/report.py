@@ -20,6 +20,8 @@ class Score:
 
     shares: tuple[float, ...]
     """Of the attainable hypervolume, by budget."""
+    modelled: tuple[float, ...]
+    """The same of what the arm's own models recommend: of what it measured, where it has none."""
     goodput: tuple[float, ...]
     """Best true goodput within the SLO over the best attainable, by budget."""
     crashed: float
@@ -33,19 +35,19 @@ class Score:
 def score(row: Row, attainable: Attainable) -> Score:
     """Of the losses, goodput is the first, negative."""
     best = -min(losses[0] for losses in attainable.losses)
-    shares, goodput, violating = [], [], 0.0
+    shares, modelled, goodput, violating = [], [], [], 0.0
     for budget in BUDGETS:
-        worths = [
-            Worth(violation=violation, losses=tuple(losses))
-            for violation, *losses in row.recommended[str(budget)]
-        ]
+        worths = _worths(row.recommended[str(budget)])
         met = [worth for worth in worths if worth.feasible]
         shares.append(attainable.share(worths))
+        told = row.modelled.get(str(budget))
+        modelled.append(shares[-1] if told is None else attainable.share(_worths(told)))
         goodput.append(max((-worth.losses[0] for worth in met), default=0.0) / best)
         violating = 1 - len(met) / len(worths) if worths else 0.0
     later = row.crashed[_AFTER:]
     return Score(
         shares=tuple(shares),
+        modelled=tuple(modelled),
         goodput=tuple(goodput),
         crashed=row.crashed.count("c") / len(row.crashed),
         crashed_later=later.count("c") / max(len(later), 1),
@@ -55,13 +57,17 @@ def score(row: Row, attainable: Attainable) -> Score:
     )
 
 
+def _worths(rows: Sequence[Sequence[float]]) -> list[Worth]:
+    return [Worth(violation=violation, losses=tuple(losses)) for violation, *losses in rows]
+
+
 def table(rows: Sequence[Row], attainable: Mapping[str, Attainable], arms: Sequence[str]) -> str:
     """Markdown: a line an arm and number of trials at once; then the shares by scenario."""
     scores = {row.key: score(row, attainable[row.scenario]) for row in rows}
     lines = [
-        "| arm | at once | runs | share after 20 | 40 | 80 | goodput after 20 | 40 | 80 | crashed | "
-        "after ten | truly violating | ask, median s | max s |",
-        "| --- |" + " --- |" * 13,
+        "| arm | at once | runs | share after 20 | 40 | 80 | by its models after 20 | 40 | 80 | "
+        "goodput after 20 | 40 | 80 | crashed | after ten | truly violating | ask, median s | max s |",
+        "| --- |" + " --- |" * 16,
     ]
     for arm in arms:
         for parallel in sorted({row.parallel for row in rows if row.arm == arm}):
@@ -69,6 +75,10 @@ def table(rows: Sequence[Row], attainable: Mapping[str, Attainable], arms: Seque
             over = _Over(chosen, scores)
             cells = [arm, str(parallel), str(len(chosen))]
             cells += [f"{share:.2f}" for share in over.middles(lambda s: s.shares)]
+            # What a sampler without models would say is what it measured.
+            has_models = all(row.modelled for row in chosen)
+            told = over.middles(lambda s: s.modelled)
+            cells += [f"{share:.2f}" if has_models else "" for share in told]
             cells += [f"{share:.2f}" for share in over.middles(lambda s: s.goodput)]
             cells += [
                 f"{share:.0%}" for share in over.means(lambda s: (s.crashed, s.crashed_later, s.violating))
@@ -81,17 +91,18 @@ def table(rows: Sequence[Row], attainable: Mapping[str, Attainable], arms: Seque
         lines += ["", f"Rows of `ehvi` come from {len(versions)} versions of its code."]
     lines += [
         "",
-        "| scenario | arm, one at once | seeds | share after 20 | 40 | 80 |",
-        "| --- |" + " --- |" * 5,
+        "| scenario | arm, one at once | seeds | share after 20 | 40 | 80 | by its models, 20 | 40 | 80 |",
+        "| --- |" + " --- |" * 8,
     ]
     for name in attainable:
         for arm in arms:
             chosen = [r for r in rows if (r.scenario, r.arm, r.parallel) == (name, arm, 1)]
             if chosen:
                 shares = [median(scores[r.key].shares[i] for r in chosen) for i in range(len(BUDGETS))]
-                lines.append(
-                    f"| {name} | {arm} | {len(chosen)} | " + " | ".join(f"{s:.2f}" for s in shares) + " |"
-                )
+                told = [median(scores[r.key].modelled[i] for r in chosen) for i in range(len(BUDGETS))]
+                has_models = all(row.modelled for row in chosen)
+                cells = [f"{s:.2f}" for s in shares] + [f"{s:.2f}" if has_models else "" for s in told]
+                lines.append(f"| {name} | {arm} | {len(chosen)} | {' | '.join(cells)} |")
     lines += ["", "| scenario | configs evaluated | points of the true front | reference: goodput, TPOT ms |"]
     lines.append("| --- | --- | --- | --- |")
     for name, found in attainable.items():

@@ -5,7 +5,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -57,6 +57,8 @@ class Row:
     took_s: float
     sampler: str = ""
     """Digest of the code that proposed."""
+    modelled: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    """As `recommended`, of what the arm's own models recommend; empty of an arm that has none."""
 
     @property
     def key(self) -> tuple[str, str, int, int]:
@@ -74,6 +76,7 @@ def run(scenario: Scenario, arm: Arm, parallel: int, seed: int, evaluator: Evalu
     if predict is not None:
         predict = scenario.prior.of(predict, loaded.space, loaded.slo.attainment, seed)
     trials: list[Trial] = []
+    modelled: dict[str, list[list[float]]] = {}
     with arm.open(loaded, predict, seed) as asker:
         control = evaluator.control(_NUMBERS * seed)
         asker.control(control)
@@ -96,6 +99,8 @@ def run(scenario: Scenario, arm: Arm, parallel: int, seed: int, evaluator: Evalu
             worth = evaluator.noisy(config, _NUMBERS * seed + number)
             asker.tell(number, worth)
             trials.append(Trial(config=config, worth=worth, ask_s=ask_s))
+            if len(trials) in BUDGETS and (chosen := asker.recommended()) is not None:
+                modelled[str(len(trials))] = _true(chosen, memory)
     return Row(
         scenario=told_of(scenario, arm),
         arm=arm.name,
@@ -103,6 +108,7 @@ def run(scenario: Scenario, arm: Arm, parallel: int, seed: int, evaluator: Evalu
         seed=seed,
         problem=memory.problem,
         recommended={str(budget): _true(recommended(trials[:budget]), memory) for budget in BUDGETS},
+        modelled=modelled,
         crashed="".join(map(_letter, trials)),
         ask_s=tuple(round(trial.ask_s, 4) for trial in trials[1:]),
         took_s=round(time.perf_counter() - began, 1),

@@ -25,15 +25,19 @@ from tuner.refusals import Pick
 from tuner.sampler.encoding import Encoding
 from tuner.sampler.guidance import Guidance
 from tuner.sampler.judge import LEARNT_FROM, Judge
-from tuner.sampler.lessons import Lessons, distribution, lessons, params_of, picks
+from tuner.sampler.lessons import Lessons, distribution, lessons, params_of, picks, thinned
 from tuner.sampler.oracle import Oracle, Slate
 from tuner.sampler.pool import drawn, neighbours
 from tuner.sampler.streams import seed_of
 
 _BASE, _FRESH = 1_500, 300
 """Configs drawn by chance that stay in the pool all study long, and those drawn for one proposal."""
+_OUTLOOK = 400
+"""Configs of the pool that say how far the front may reach."""
 _ROUNDS, _BEST = 2, 6
 """Rounds of looking round the best candidates, and how many of them."""
+_SEEN = 300
+"""Measured configs that the models are made of at most."""
 _WARM = 6
 """Trials among which each has a choice that none before it had."""
 _CLIMBS, _SPREAD = 3, 16
@@ -106,7 +110,8 @@ class EhviSampler(BaseSampler):
         return next(iter(self._allowed(known, order)), None)
 
     def _judged(self, known: Lessons) -> Judge:
-        return Judge(known, self._goal, self._guidance, self._encoding, self._oracle, self._pool()[1])
+        seen = thinned(known, _SEEN)
+        return Judge(seen, self._goal, self._guidance, self._encoding, self._oracle, self._outlook())
 
     def _covering(self, known: Lessons, order: list[Config]) -> list[Config]:
         """First those that may well start and make the most choices that no trial has made: what a prediction
@@ -128,6 +133,12 @@ class EhviSampler(BaseSampler):
                 best = self._oracle.front(pool, _SPREAD)
             self._base = pool, best
         return self._base
+
+    def _outlook(self) -> Slate:
+        """Of the pool, those predicted to be best and some from all over it."""
+        pool, best = self._pool()
+        some = pool.take(np.unique(np.linspace(0, len(pool) - 1, min(_OUTLOOK, len(pool))).astype(np.intp)))
+        return self._oracle.slate(tuple(dict.fromkeys((*best.configs, *some.configs))))
 
     def _untried(self, known: Lessons) -> Callable[[Config], bool]:
         return lambda config: config not in known.taken

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.parameters import Categorical, Parameter, every
+from search_spaces.parameters import Categorical, Parameter, active, every
 from search_spaces.space import Config, Space
 
 Array = NDArray[np.float64]
@@ -18,9 +18,10 @@ _INACTIVE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A path's share of a row. Branches that share a path share it: a draft's depth and an n-gram's."""
+    """A parameter's share of a row. Each branch has its own: what depth does to a draft tells nothing of
+    n-grams."""
 
-    path: str
+    key: str
     values: tuple[object, ...]
     """Of a choice, one column each; empty for a number."""
     low: float
@@ -43,15 +44,13 @@ class Encoding:
     """Rows for one space's configs.
 
     Attributes:
-        parameters: how many there are, those with one value and those that share another's path left out.
+        parameters: how many there are, those with one value left out.
         groups: (columns,) for each column, the number of its parameter: they share a length scale.
     """
 
     def __init__(self, space: Space) -> None:
-        by_path: dict[str, list[Parameter]] = {}
-        for parameter in every(space.parameters):
-            by_path.setdefault(parameter.path, []).append(parameter)
-        columns = [_column(path, parameters) for path, parameters in by_path.items()]
+        self._space = space
+        columns = [_column(parameter) for parameter in every(space.parameters)]
         self._columns = [column for column in columns if column is not None]
         self.parameters = len(self._columns)
         widths = [column.width for column in self._columns]
@@ -60,31 +59,23 @@ class Encoding:
     def rows(self, configs: Sequence[Config]) -> Array:
         """(n, columns). Two choices of a parameter are at distance 1, as both ends of a range are."""
         rows = np.zeros((len(configs), len(self.groups)))
-        start = 0
-        for column in self._columns:
-            for row, config in zip(rows, configs, strict=True):
-                absent = column.path not in config.values
-                value = config.get(column.path)
+        for row, config in zip(rows, configs, strict=True):
+            held = {p.key: value for p, value in active(self._space.parameters, config.values)}
+            start = 0
+            for column in self._columns:
+                absent = column.key not in held
                 if not column.values:
-                    row[start] = _INACTIVE if absent else column.place(value)
+                    row[start] = _INACTIVE if absent else column.place(held[column.key])
                 elif not absent:
-                    row[start + column.values.index(value)] = math.sqrt(0.5)
-            start += column.width
+                    row[start + column.values.index(held[column.key])] = math.sqrt(0.5)
+                start += column.width
         return rows
 
 
-def _column(path: str, parameters: Sequence[Parameter]) -> _Column | None:
+def _column(parameter: Parameter) -> _Column | None:
     """None where there is nothing to tell apart."""
-    if any(isinstance(parameter, Categorical) for parameter in parameters):
-        values = dict.fromkeys(value for parameter in parameters for value in _listed(parameter))
-        return _Column(path, tuple(values), 0.0, 1.0, False) if len(values) > 1 else None
-    numbers = [parameter for parameter in parameters if not isinstance(parameter, Categorical)]
-    low, high = float(min(p.low for p in numbers)), float(max(p.high for p in numbers))
-    log = all(parameter.log for parameter in numbers)
-    return _Column(path, (), low, high, log) if low < high else None
-
-
-def _listed(parameter: Parameter) -> tuple[object, ...]:
-    if isinstance(parameter, Categorical) or parameter.size is not None:
-        return tuple(parameter.values)
-    return (parameter.low, parameter.high)
+    if isinstance(parameter, Categorical):
+        values = tuple(parameter.values)
+        return _Column(parameter.key, values, 0.0, 1.0, False) if len(values) > 1 else None
+    low, high = float(parameter.low), float(parameter.high)
+    return _Column(parameter.key, (), low, high, parameter.log) if low < high else None

@@ -74,15 +74,44 @@ class Hyperparameters:
         """Of the function around its mean, before any point."""
         return float((self.effects**2).sum()) + self.signal**2
 
-    def kernel(self, left: Array, right: Array, groups: NDArray[np.intp]) -> Array:
+    def kernel(self, apart: "Distances") -> Array:
         """(n, k) covariance of the function at two sets of points."""
-        whole = np.zeros((len(left), len(right)))
-        kernel = np.zeros_like(whole)
-        for p, (effect, length) in enumerate(zip(self.effects, self.lengths, strict=True)):
-            squares = _squared(left[:, groups == p], right[:, groups == p])
-            whole += squares / length**2
-            kernel += effect**2 * _matern(np.sqrt(squares) / REACH)
-        return kernel + self.signal**2 * _matern(np.sqrt(whole))
+        kind = apart.squares.dtype
+        whole = np.tensordot((self.lengths**-2.0).astype(kind), apart.squares, axes=1)
+        effects = np.tensordot((self.effects**2).astype(kind), apart.effects, axes=1)
+        joint = _matern(np.sqrt(whole))
+        return np.asarray(effects + self.signal**2 * joint, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Distances:
+    """How far two sets of points are apart, for any hyperparameters. Models of the same points share them."""
+
+    squares: Array
+    """(parameters, n, k) squared, by parameter."""
+    effects: Array
+    """(parameters, n, k) covariance of an h_p of unit amplitude."""
+
+    @classmethod
+    def between(
+        cls, left: Array, right: Array, groups: NDArray[np.intp], *, rough: bool = False
+    ) -> "Distances":
+        """Of every row to every other.
+
+        Args:
+            groups: (columns,) number of each column's parameter.
+            rough: in single precision, twice as fast: enough to compare candidates, not to fit.
+        """
+        parameters = int(groups.max()) + 1 if len(groups) else 0
+        kind = np.float32 if rough else np.float64
+        squares = np.empty((parameters, len(left), len(right)), dtype=kind)
+        for p in range(parameters):
+            squares[p] = _squared(left[:, groups == p], right[:, groups == p])
+        return cls(squares, _matern(np.sqrt(squares) / kind(REACH)))
+
+    def to(self, places: NDArray[np.intp]) -> "Distances":
+        """Those to some of the others."""
+        return Distances(self.squares[:, :, places], self.effects[:, :, places])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +133,15 @@ class Posterior:
         mean: Array = self.hyper.offset + w * prediction + (1 - w) * self._centre
         return mean
 
-    def at(self, points: Array, prediction: Array) -> tuple[Array, Array]:
-        """(n,) mean and standard deviation of the function itself, without noise."""
+    def at(self, points: Array, prediction: Array, apart: Distances | None = None) -> tuple[Array, Array]:
+        """(n,) mean and standard deviation of the function itself, without noise.
+
+        Args:
+            apart: from these points to those that it was conditioned on, where that is known.
+        """
         if len(self._points) == 0:
             return self.mean(prediction), np.full(len(points), np.sqrt(self.hyper.variance))
-        cross = self.hyper.kernel(points, self._points, self._groups)
+        cross = self.hyper.kernel(apart or Distances.between(points, self._points, self._groups))
         mean = self.mean(prediction) + cross @ self._weights
         explained = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
         variance = self.hyper.variance - (explained**2).sum(axis=0)
@@ -133,9 +166,8 @@ def fit(
     start = _start(parameters, beliefs)
     if len(points) < 2:
         return believed_start(beliefs, parameters)
-    columns = [points[:, groups == p] for p in range(parameters)]
-    differences = np.stack([_squared(some, some) for some in columns])
-    objective = _Objective(differences, values, prediction, beliefs, start)
+    apart = Distances.between(points, points, groups)
+    objective = _Objective(apart, values, prediction, beliefs, start)
     scales = 2 * parameters + 2
     bounds = [
         *[(start[i] - 4, start[i] + 4) for i in range(scales)],
@@ -196,7 +228,7 @@ def _conditioned(
 ) -> Posterior:
     if len(points) == 0:
         return Posterior(hyper, points, groups, np.zeros((0, 0)), np.zeros(0), centre, 0.0)
-    kernel = hyper.kernel(points, points, groups)
+    kernel = hyper.kernel(Distances.between(points, points, groups))
     kernel[np.diag_indices_from(kernel)] += hyper.noise**2 + _JITTER
     factor = cholesky(kernel, lower=True, check_finite=False)
     mean = hyper.offset + hyper.weight * prediction + (1 - hyper.weight) * centre
@@ -213,14 +245,13 @@ class _Objective:
     """
 
     def __init__(
-        self, differences: Array, values: Array, prediction: Array, beliefs: Beliefs, start: Array
+        self, apart: Distances, values: Array, prediction: Array, beliefs: Beliefs, start: Array
     ) -> None:
-        self._differences = differences
-        self._effects = _matern(np.sqrt(differences) / REACH)
+        self._differences, self._effects = apart.squares, apart.effects
         self._values, self._centred = values, prediction - prediction.mean()
         self._base = float(prediction.mean())
         self._beliefs, self._start = beliefs, start
-        p = len(differences)
+        p = len(apart.squares)
         self._spreads = np.array(
             [
                 *[beliefs.effect_spread] * p,
@@ -293,6 +324,12 @@ def _squared(left: Array, right: Array) -> Array:
 
 
 def _matern(distance: Array) -> Array:
-    root = np.sqrt(5.0) * distance
-    kernel: Array = (1 + root + root**2 / 3) * np.exp(-root)
+    root = distance * distance.dtype.type(np.sqrt(5.0))
+    kernel = root * root  # in place from here: these are the largest arrays there are
+    kernel /= 3
+    kernel += root
+    kernel += 1
+    np.negative(root, out=root)
+    np.exp(root, out=root)
+    kernel *= root
     return kernel

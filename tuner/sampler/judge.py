@@ -23,7 +23,7 @@ from objectives.front import non_dominated
 from objectives.goal import Goal
 from search_spaces.space import Config
 from tuner.sampler.encoding import Encoding
-from tuner.sampler.gaussian_process import Beliefs
+from tuner.sampler.gaussian_process import Beliefs, Distances
 from tuner.sampler.guidance import Guidance
 from tuner.sampler.lessons import Lessons
 from tuner.sampler.oracle import Oracle, Slate
@@ -53,6 +53,8 @@ _MARGIN = 0.1
 _RESOLVED = 1.0
 """Improvements count from this many standard deviations of a measurement on."""
 
+_AT_ONCE = 512
+"""Configs that are scored together: their distances to 300 others, by 20 parameters, are 25 MB."""
 _CRASH = 3.0
 """Power of the chance to start: a crash costs its own trial, and teaches less than a measurement does."""
 
@@ -64,18 +66,29 @@ _STARTS, _STAYS_AWAY = 0.98, 0.05
 class Judge:
     """The models of one moment of a study, and what they make of a config.
 
+    Args:
+        outlook: some configs all over the space and those predicted to be best: how far the front may reach
+            is read off them.
+
     Attributes:
         front: measured configs on the front as the models see it.
         trust: how far the prediction is borne out, 0 to 1.
     """
 
     def __init__(
-        self, known: Lessons, goal: Goal, guidance: Guidance, encoding: Encoding, oracle: Oracle, best: Slate
+        self,
+        known: Lessons,
+        goal: Goal,
+        guidance: Guidance,
+        encoding: Encoding,
+        oracle: Oracle,
+        outlook: Slate,
     ) -> None:
-        self._known, self._goal, self._best = known, goal, best
+        self._known, self._goal, self._outlook = known, goal, outlook
         self._oracle = oracle
         self._modelling = Modelling(encoding, oracle.slate(known.pending))
         self._seen = self._of_measured()
+        self._failed = oracle.slate(known.failed)
         assumptions = self._assumptions(guidance)
         self._theories = [
             Theory(goal, self._seen, self._modelling, one, constraints=guidance.constraints)
@@ -93,11 +106,25 @@ class Judge:
 
     def scores(self, slate: Slate) -> Array:
         """(n,) logarithm of the score."""
+        parts = [
+            self._scored(slate.take(np.arange(start, min(start + _AT_ONCE, len(slate)))))
+            for start in range(0, len(slate), _AT_ONCE)
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def _scored(self, slate: Slate) -> Array:
         aim = self._bettered(self._losses)
-        each = np.stack([theory.scores(slate, aim, self._reference) for theory in self._theories])
-        score: Array = logsumexp(each, axis=0, b=self._chances[:, None])
+        # As the process of what starts has them; the others know nothing of what failed.
+        met = (self._seen.slate, self._failed, self._modelling.pending)
+        points = np.concatenate([some.points for some in met])
+        apart = Distances.between(slate.points, points, self._modelling.encoding.groups, rough=True)
+        failed = np.arange(len(met[0]), len(met[0]) + len(met[1]))
+        near = apart.to(np.setdiff1d(np.arange(len(points)), failed)) if len(failed) else apart
+        each = np.stack([theory.scores(slate, aim, self._reference, near) for theory in self._theories])
+        most = each.max(axis=0)
+        score: Array = most + np.log(self._chances @ np.exp(each - most))
         if self._starting is not None:
-            mean, sd = self._starting.at(slate)
+            mean, sd = self._starting.at(slate, apart)
             started = log_ndtr((mean - 0.5) / np.hypot(sd, self._starting.process.hyper.noise))
             score = score + _CRASH * started
         return score
@@ -132,7 +159,10 @@ class Judge:
         values = [objective.loss(x) for x in self._known.losses[:, j]]
         if objective.direction == "minimise":
             return max(min((v for v in values if v > 0), default=1e-6) * 1e-3, 1e-9)
-        predicted = self._best.foreseen.get(objective.metric, np.zeros(0))
+        # Of what fits, or a config that cannot run would say what is much.
+        told = self._outlook.foreseen.get(objective.metric)
+        held = self._outlook.fits & ~self._outlook.violated
+        predicted = np.zeros(0) if told is None else told[held]
         return max(_FLOOR * max((*values, *predicted), default=0.0), 1e-9)
 
     def _mixed(self, of_each: list[Array]) -> Array:
@@ -167,15 +197,24 @@ class Judge:
     def _corner(self) -> Array:
         """(m,) where volumes are measured from: beyond the worst ends of the front, seen and expected."""
         known = self._losses if len(self._losses) else self._known.losses
-        rows = [known]
-        if self.trust > 0.5 and len(self._best):
-            rows.append(losses_of(self._goal.objectives, self._theories[0].means(self._best)))
-        losses = np.concatenate(rows)
+        losses = np.concatenate([known, self._foreseen_front()])
         if not len(losses):
             losses = np.zeros((1, len(self._goal.objectives)))
         extent = np.maximum(np.maximum(np.ptp(losses, axis=0), np.abs(losses).max(axis=0)), 1e-9)
         corner: Array = losses.max(axis=0) + _MARGIN * extent
         return corner
+
+    def _foreseen_front(self) -> Array:
+        """(k, m) what the likeliest theory expects of the front of what was not tried, where that reaches
+        beyond what was: an end that differs by noise alone is none."""
+        likeliest, outlook = self._theories[int(np.argmax(self._chances))], self._outlook
+        expected = losses_of(self._goal.objectives, likeliest.means(outlook))
+        expected[~outlook.fits | (likeliest.misses(outlook) > 0).any(axis=1)] = np.nan
+        expected = expected[non_dominated(expected)]
+        aim = self._bettered(self._losses)
+        beaten = (aim[:, None, :] <= expected[None, :, :]).all(axis=2).any(axis=0)
+        kept: Array = expected[~beaten]
+        return kept
 
 
 def _chances(assumptions: Sequence[Assumption], evidence: Sequence[float]) -> Array:

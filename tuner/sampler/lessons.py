@@ -1,7 +1,7 @@
 """A study's trials as a sampler learns from them, and a space's parameters as Optuna has them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, TrialState
 
 from cluster.order import Cause
+from objectives.front import non_dominated
 from objectives.goal import Goal
 from objectives.metrics import METRICS
 from search_spaces.parameters import Categorical, Integer, Parameter, Real, active
@@ -75,6 +76,47 @@ def lessons(space: Space, goal: Goal, trials: Sequence[FrozenTrial]) -> Lessons:
         taken=frozenset(c for c, _ in placed),
         refusals=refusals([picks(space, c) for c in served], refused),
     )
+
+
+def thinned(known: Lessons, most: int) -> Lessons:
+    """The same with at most `most` measured configs, the best half and the rest evenly over the study, and as
+    many failed ones, the latest; what was taken and refused stays whole.
+
+    A process of thousands of points takes minutes, and says of the front what those near it say.
+    """
+    if len(known.configs) <= most and len(known.failed) <= most:
+        return known
+    places = np.arange(len(known.configs))
+    if len(places) > most:
+        best = _best_first(known)[: most // 2]
+        rest = np.setdiff1d(places, best)
+        even = rest[np.linspace(0, len(rest) - 1, most - len(best)).round().astype(np.intp)]
+        places = np.sort(np.concatenate([best, even]))
+    return replace(
+        known,
+        configs=tuple(known.configs[place] for place in places),
+        losses=known.losses[places],
+        violations={name: values[places] for name, values in known.violations.items()},
+        failed=known.failed[-most:],
+    )
+
+
+def _best_first(known: Lessons) -> NDArray[np.intp]:
+    """(n,) places of the measured configs: those that hold all constraints first, front after front."""
+    missed = np.zeros(len(known.configs), dtype=np.bool_)
+    for values in known.violations.values():
+        missed |= values > 0
+    ordered: list[int] = []
+    for group in (np.flatnonzero(~missed), np.flatnonzero(missed)):
+        left = group
+        while len(left):
+            on = non_dominated(known.losses[left])
+            if not on.any():
+                ordered += left.tolist()
+                break
+            ordered += left[on].tolist()
+            left = left[~on]
+    return np.array(ordered, dtype=np.intp)
 
 
 def _answers(trial: FrozenTrial) -> Callable[[Parameter], Scalar]:

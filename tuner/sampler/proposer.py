@@ -90,6 +90,10 @@ class Proposer:
             raise SpaceExhausted(f"all of the {len(known.taken)} configs found in the space have been tried")
         return refused_only
 
+    def recommended(self, study: optuna.Study) -> tuple[Config, ...] | None:
+        """The noise-aware front of the study's trials, by our own sampler's models; None of another's."""
+        return None if self._ours is None else tuple(self._ours.recommend(study))
+
     def _candidates(
         self,
         directions: Sequence[optuna.study.StudyDirection],

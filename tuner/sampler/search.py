@@ -171,6 +171,12 @@ class Search:
         return Proposal(number=number, config=config)
 
     @_in_database()
+    def recommended(self) -> tuple[Config, ...] | None:
+        """The configs that the sampler's models cannot tell from the best, lucky measurements seen through;
+        None of a sampler that has no models of what is measured."""
+        return self._proposer.recommended(self._study)
+
+    @_in_database()
     def repeat(self, first: int, config: Config | None) -> int:
         """Enter a trial that measures a config again; its number. To samplers it is one more trial of it.
 

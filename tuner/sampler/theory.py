@@ -13,7 +13,7 @@ from scipy.special import log_ndtr
 
 from objectives.goal import Goal, Objective
 from tuner.sampler.encoding import Encoding
-from tuner.sampler.gaussian_process import Beliefs, Posterior, believed_start, fit, posterior
+from tuner.sampler.gaussian_process import Beliefs, Distances, Posterior, believed_start, fit, posterior
 from tuner.sampler.improvement import Believed, Link, expected_improvement
 from tuner.sampler.lessons import Lessons
 from tuner.sampler.oracle import Slate
@@ -58,9 +58,9 @@ class Model:
     process: Posterior
     prediction: Callable[[Slate], Array]
 
-    def at(self, slate: Slate) -> tuple[Array, Array]:
-        """(n,) mean and standard deviation."""
-        return self.process.at(slate.points, self.prediction(slate))
+    def at(self, slate: Slate, apart: Distances | None = None) -> tuple[Array, Array]:
+        """(n,) mean and standard deviation; `apart`: from the slate to what it was conditioned on."""
+        return self.process.at(slate.points, self.prediction(slate), apart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +150,21 @@ class Theory:
         """(m,) standard deviation of a measurement's logarithm."""
         return np.array([model.process.hyper.noise for model in self._objectives])
 
-    def scores(self, slate: Slate, front: Array, reference: Array) -> Array:
-        """(n,) logarithm of expected gain × P(every constraint holds)."""
+    def scores(self, slate: Slate, front: Array, reference: Array, apart: Distances) -> Array:
+        """(n,) logarithm of expected gain × P(every constraint holds).
+
+        Args:
+            apart: from the slate to all that was measured or is under way.
+        """
         believed = [
-            Believed(*model.at(slate), link_of(objective))
+            Believed(*model.at(slate, apart), link_of(objective))
             for objective, model in zip(self._goal.objectives, self._objectives, strict=True)
         ]
         gain = expected_improvement(believed, front, reference)
         score: Array = np.log(np.maximum(gain, 1e-300))
-        for limit in self._limits:
-            mean, sd = limit.at(slate)
+        for name, limit in zip(self._seen.known.violations, self._limits, strict=False):
+            told_of_all = np.isfinite(self._seen.known.violations[name]).all()
+            mean, sd = limit.at(slate, apart if told_of_all else None)
             score = score + log_ndtr(-mean / sd)
         return score
 

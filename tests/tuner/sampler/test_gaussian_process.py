@@ -9,9 +9,9 @@ from scipy.stats import multivariate_normal
 from tuner.sampler.gaussian_process import (
     REACH,
     Beliefs,
+    Distances,
     Hyperparameters,
     _Objective,
-    _squared,
     _start,
     fit,
     posterior,
@@ -68,9 +68,7 @@ def test_the_fit_climbs_the_true_gradient_of_the_true_density() -> None:
     points, prediction, values = _data(8)
     beliefs = Beliefs(doubt=0.7)
     start = _start(2, beliefs)
-    columns = [points[:, p == GROUPS] for p in range(2)]
-    differences = np.stack([_squared(some, some) for some in columns])
-    objective = _Objective(differences, values, prediction, beliefs, start)
+    objective = _Objective(Distances.between(points, points, GROUPS), values, prediction, beliefs, start)
     scales = np.log([*HYPER.effects, *HYPER.lengths, HYPER.signal, HYPER.noise])
     packed = np.array([*scales, 0.2, 0.6])
     loss, gradient = objective(packed)

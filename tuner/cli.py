@@ -69,7 +69,7 @@ def main() -> None:
 )
 @click.option("--study", "name", help="Name of the study (default: the space's name and the time).")
 @click.option("--resume", is_flag=True, help="Go on with a study (the latest, or --study), up to its total.")
-@click.option("--sampler", help="tpe (the default), ehvi, gp, nsga2, qmc or random.")
+@click.option("--sampler", help="ehvi (the default), tpe, gp, nsga2, qmc or random.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of the search (default: 0).")
 @click.option("--trace", help="Trace to replay instead of the space's own.")
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Play the trace this much faster.")

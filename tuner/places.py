@@ -182,6 +182,8 @@ class Places:
         if ran is None:
             ran = commonest(known, {n: self.dispatch.capacity(replace(control, node=n)) for n in known})
         found = {name: misfit(facts, ran) for name, facts in known.items()}
+        if self.facts:
+            found |= {name: "did not say what it has" for name in names if name not in known}
         return {name: reason for name, reason in found.items() if reason is not None}
 
 

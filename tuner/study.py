@@ -408,7 +408,7 @@ class _Driver:
             look = self._look()
             yield from self._news(look)
             idle = next(filter(self.places.idle, look.due), None)
-            if idle is not None and self.exhausted is None:
+            if idle is not None:
                 control = self._again(self.trials[CONTROL])
                 control.is_nodes = True
                 # Alone on its node: whatever runs beside it would be measured too.

@@ -11,6 +11,7 @@ from cluster.node.facts import NodeFacts
 from cluster.order import Cause, Order, Outcome, Ran
 from tests.tuner import stories
 from tests.tuner.dispatches import Answer, FakeCluster
+from tests.tuner.spaces import TINY
 from tests.tuner.test_study import Desk, _ticking
 from tests.tuner.test_study_repeats import answered, worth
 from tuner.front import read_view, view
@@ -146,6 +147,15 @@ def test_a_search_that_is_resumed_goes_on_from_the_same_standings(tmp_path: Path
     assert set(sent[2]) == {"a"}
 
 
+def test_a_spent_space_is_measured_again_on_nodes_whose_control_is_due(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, space=TINY, storage=IN_MEMORY)
+    list(desk.events(60, FakeCluster(steady, {"a": 1, "b": 1})))
+    seen = read_view(desk.folder)
+    assert len(seen.promises) == 15  # every config of the space, and the control
+    assert seen.recommended is not None
+    assert len(seen.promise(seen.recommended.number).fresh) >= 2
+
+
 def test_a_small_search_spends_no_trial_on_a_second_node(desk: Desk) -> None:
     list(desk.events(4, FakeCluster(steady, {"a": 1, "b": 1})))
     assert {trial.ran.node for trial in read_trials(desk.folder)} == {"a"}
@@ -234,12 +244,13 @@ def test_nodes_with_other_hardware_or_another_vllm_than_most_are_not_used(desk: 
         facts("c"),
         facts("d", vllm="0.31.0"),
     )
-    cluster = FakeCluster(_ran("a CPU, 4 cores", "0.32.0+cpu"), dict.fromkeys("abcd", 1), facts=has)
+    cluster = FakeCluster(_ran("a CPU, 4 cores", "0.32.0+cpu"), dict.fromkeys("abcde", 1), facts=has)
     told = {event.text for event in _real(desk, 12, cluster) if isinstance(event, Noted)}
     assert {order.node for order in cluster.submitted} == {"b", "c"}
     assert len(told) >= 2
     assert any("node a has a small CPU, 2 cores" in text for text in told)
     assert any("node d has vLLM 0.31.0" in text for text in told)
+    assert "node e did not say what it has: it is not used" in told
 
 
 def test_a_study_is_not_resumed_with_another_vllm(tmp_path: Path) -> None:

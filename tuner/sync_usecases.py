@@ -86,7 +86,8 @@ def _standing(folder: Path, view: FrontView) -> Standing:
 def sync_lines(synced: tuple[Synced, ...]) -> list[str]:
     """What came of it, as a person reads it."""
     return [
-        f"{one.study}: MLflow at {one.tracking_uri} has all of its {one.trials} trials"
+        f"{one.study}: MLflow at {one.tracking_uri} has all of it, {one.trials} "
+        f"trial{'' if one.trials == 1 else 's'}"
         if one.why_not is None
         else f"{one.study}: {one.why_not}"
         for one in synced

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from cluster.node import loads, replay
 from cluster.node.run import run_trial
 from cluster.node.running_server import NoServer, RunningServer
 from cluster.order import Cause, Failed, Measured, Order
@@ -39,6 +40,13 @@ class Guarded(Handler):
             return
         assert callable(then)
         then()
+
+
+@pytest.fixture(autouse=True)
+def punctual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine makes the client late and the first replay slow; other tests are of what comes of it."""
+    monkeypatch.setattr(replay, "void", lambda *records, **watched: None)
+    monkeypatch.setattr(loads, "drift", lambda records: None)
 
 
 @pytest.fixture

@@ -154,6 +154,9 @@ class _Asked:
 _task = ray.remote(max_calls=1, max_retries=0)
 # What leaves nothing behind shares workers: starting one takes a second of CPU.
 _light_task = ray.remote(max_retries=0)
+# Made once: Ray sends out every remote function that is made, to a store that each call then waits for.
+_run_by_itself: Any = _task(_run)
+_run_among_others: Any = _light_task(_run)
 _actor: Any = ray.remote(max_restarts=0, num_cpus=0)
 
 
@@ -333,10 +336,10 @@ class OnRay:
     def _launch(self, order: Order, node: Node) -> None:
         """Send it to the node, which has the models."""
         options, group = self._reserved(order, node)
-        task = _light_task if self._engine.name == "simulated" else _task
+        task = _run_among_others if self._engine.name == "simulated" else _run_by_itself
         sent = replace(order, workload=replace(order.workload, trace=_NO_TRACE))
         warm = self._warm_starts_at(node, sent)
-        ref = task(_run).options(**options).remote(sent, self._trace(order), self._engine, warm)
+        ref = task.options(**options).remote(sent, self._trace(order), self._engine, warm)
         self._under_way[ref] = _UnderWay(order, node, group)
 
     def _warm_starts_at(self, node: Node, order: Order) -> Any:

@@ -45,6 +45,7 @@ from tuner.places import Look, Node, Places
 from tuner.quality_guard import QualityGuard, artefact_of
 from tuner.records import (
     STUDY,
+    State,
     StoredTrial,
     StudyFile,
     numbers_on_disk,
@@ -342,7 +343,17 @@ class _Driver:
                 if settled(seen)
                 else "the recommendation is stable"
             )
-        return "; ".join(filter(None, (end, standing_text(seen))))
+        return "; ".join(filter(None, (end, standing_text(seen), self._modelled_text(seen))))
+
+    def _modelled_text(self, seen: FrontView) -> str | None:
+        """Which configs the sampler's models hold for as good, though luck kept them off the front."""
+        held = self.sampler.recommended() or ()
+        shown = [t for t in seen.standing if t.state is State.MEASURED and t.number not in seen.numbers]
+        others = [str(t.number) for t in shown if t.config and self.plan.space.config(t.config) in held]
+        if not others:
+            return None
+        who = f"trial {others[0]}" if len(others) == 1 else f"trials {', '.join(others)}"
+        return f"by the sampler's models {who} may be as good as the front"
 
     def _waiting(self, seen: FrontView) -> Waiting:
         now = self.now()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cluster.order import Cause
+from cluster.order import Cause, Outcome
 from tests.tuner import loads, stories
 from tuner.front import read_view
 from tuner.ledger import Ledger
@@ -13,7 +13,7 @@ def small_study(runs: Path) -> Path:
     """Its folder: a control, a front of two, one dominated, one failed."""
     folder = runs / "tea"
     write_study(folder, loads.study())
-    outcomes = [
+    outcomes: list[Outcome] = [
         loads.measured(tpot_p95_s=0.04),
         loads.measured((loads.whole(1.5), loads.whole(6.0), loads.cut(6.3)), tpot_p95_s=0.02),
         loads.measured((loads.whole(1.5), loads.whole(9.0), loads.cut(9.3)), tpot_p95_s=0.03),

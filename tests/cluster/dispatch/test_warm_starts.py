@@ -59,7 +59,7 @@ def below() -> set[psutil.Process]:
 
 def test_a_nodes_launcher_starts_its_engines_and_goes_with_the_dispatch(order: Order) -> None:
     before = below()
-    other = order.environment | {"NOBODY_KNOWS": "1"}
+    other = {**order.environment, "NOBODY_KNOWS": "1"}
     with OnRay(VllmEngine()) as dispatch:
         launches = []
         for asked in (order, replace(order, number=1), replace(order, number=2, environment=other)):

@@ -4,6 +4,7 @@ The same calls as the command line's. It ends with a file that says how, unless 
 begun goes on from what is on disk.
 """
 
+import fcntl
 import os
 import signal
 import sys
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the job and write down how it ended."""
     # What this process starts must not hold its lock: an engine may outlive it by some seconds.
-    os.set_inheritable(int(os.environ.pop(LOCK_FD_VARIABLE)), False)
+    lock = int(os.environ.pop(LOCK_FD_VARIABLE))
+    os.set_inheritable(lock, False)
     # Beyond the block below nothing is lost by a stop, and how it ended is to be written down.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     files = JobFiles(Path(sys.argv[1]))
@@ -48,6 +50,8 @@ def main() -> None:
         state, reason = State.FAILED, f"{error.filename or 'the machine'}: {error.strerror or error}"
     print(f"{state}: {reason}", flush=True)
     write_json(files.ended, {"state": state, "reason": reason})
+    # For whoever was forked with it too: its work is over, however long it takes the process to be gone.
+    fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def _run(files: JobFiles) -> tuple[State, str | None]:

@@ -7,7 +7,7 @@ All that decides is in the study's trials: the sampler keeps nothing between two
 work out again, and with the same trials it proposes the same.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -25,7 +25,16 @@ from tuner.refusals import Pick
 from tuner.sampler.encoding import Encoding
 from tuner.sampler.guidance import Guidance
 from tuner.sampler.judge import LEARNT_FROM, Judge
-from tuner.sampler.lessons import Lessons, distribution, lessons, params_of, picks, thinned
+from tuner.sampler.lessons import (
+    Lessons,
+    Placed,
+    distribution,
+    lessons,
+    params_of,
+    picks,
+    placed_in,
+    thinned,
+)
 from tuner.sampler.oracle import Oracle, Slate
 from tuner.sampler.pool import drawn, neighbours
 from tuner.sampler.streams import seed_of
@@ -36,7 +45,7 @@ _OUTLOOK = 400
 """Configs of the pool that say how far the front may reach."""
 _ROUNDS, _BEST = 2, 6
 """Rounds of looking round the best candidates, and how many of them."""
-_SEEN = 300
+_SEEN = 200
 """Measured configs that the models are made of at most."""
 _WARM = 6
 """Trials among which each has a choice that none before it had."""
@@ -63,7 +72,7 @@ class EhviSampler(BaseSampler):
     ) -> dict[str, Scalar]:
         """The chosen config's parameters, those of branches not taken left out; nothing of a spent space."""
         trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number and t.params]
-        config = self.choose(lessons(self._space, self._goal, trials), trial.number)
+        config = self.choose(placed_in(self._space, trials), trial.number)
         return {} if config is None else params_of(self._space, config)
 
     def sample_independent(
@@ -74,19 +83,20 @@ class EhviSampler(BaseSampler):
         value: Scalar = chance.sample_independent(study, trial, param_name, param_distribution)
         return value
 
-    def recommend(self, study: Study) -> list[Config]:
-        """The noise-aware front of a study's trials: what it would recommend if it ended here."""
-        trials = [t for t in study.get_trials(deepcopy=False) if t.params]
-        known = lessons(self._space, self._goal, trials)
+    def recommend(self, placed: Sequence[Placed]) -> list[Config]:
+        """The noise-aware front of these trials: what it would recommend if a study ended with them."""
+        known = lessons(self._space, self._goal, placed)
         with _one_thread():
             return self._judged(known).recommended() if known.configs else []
 
-    def choose(self, known: Lessons, number: int) -> Config | None:
+    def choose(self, placed: Sequence[Placed], number: int) -> Config | None:
         """The next config, none that was tried; None where the pool has no other.
 
         Args:
+            placed: the study's trials so far.
             number: of the trial it is for; with the seed it decides what is drawn by chance.
         """
+        known = lessons(self._space, self._goal, placed)
         with _one_thread():
             return self._chosen(known, number)
 

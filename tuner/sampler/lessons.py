@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,10 @@ UNSCORED = "unscored"
 """Told as a cause: the engine served the config, but an objective is missing."""
 
 
+Placed: TypeAlias = tuple[Config, FrozenTrial]
+"""A trial and its config."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
     """What the trials say, each kind by number."""
@@ -46,13 +51,13 @@ class Lessons:
     refusals: Refusals
 
 
-def lessons(space: Space, goal: Goal, trials: Sequence[FrozenTrial]) -> Lessons:
-    """What these trials teach.
+def placed_in(space: Space, trials: Sequence[FrozenTrial]) -> list[Placed]:
+    """Trials with the parameters of a config of the space, each with that config."""
+    return [(space.walk(_answers(trial)), trial) for trial in trials]
 
-    Args:
-        trials: with the parameters of a config of the space; by number.
-    """
-    placed = [(space.walk(_answers(trial)), trial) for trial in trials]
+
+def lessons(space: Space, goal: Goal, placed: Sequence[Placed]) -> Lessons:
+    """What these trials, by number, teach."""
     measured = [(c, t) for c, t in placed if t.state is TrialState.COMPLETE]
     losses = np.array(
         [
@@ -88,7 +93,7 @@ def thinned(known: Lessons, most: int) -> Lessons:
         return known
     places = np.arange(len(known.configs))
     if len(places) > most:
-        best = _best_first(known)[: most // 2]
+        best = _best_of(known, most // 2)
         rest = np.setdiff1d(places, best)
         even = rest[np.linspace(0, len(rest) - 1, most - len(best)).round().astype(np.intp)]
         places = np.sort(np.concatenate([best, even]))
@@ -101,22 +106,22 @@ def thinned(known: Lessons, most: int) -> Lessons:
     )
 
 
-def _best_first(known: Lessons) -> NDArray[np.intp]:
-    """(n,) places of the measured configs: those that hold all constraints first, front after front."""
+def _best_of(known: Lessons, most: int) -> NDArray[np.intp]:
+    """(most,) places of measured configs: those that hold all constraints first, front after front."""
     missed = np.zeros(len(known.configs), dtype=np.bool_)
     for values in known.violations.values():
         missed |= values > 0
     ordered: list[int] = []
     for group in (np.flatnonzero(~missed), np.flatnonzero(missed)):
         left = group
-        while len(left):
+        while len(left) and len(ordered) < most:
             on = non_dominated(known.losses[left])
             if not on.any():
                 ordered += left.tolist()
                 break
             ordered += left[on].tolist()
             left = left[~on]
-    return np.array(ordered, dtype=np.intp)
+    return np.array(ordered[:most], dtype=np.intp)
 
 
 def _answers(trial: FrozenTrial) -> Callable[[Parameter], Scalar]:

@@ -24,7 +24,7 @@ from search_spaces.values import Scalar
 from tuner.refusals import Refusals
 from tuner.sampler.ehvi import EhviSampler
 from tuner.sampler.guidance import Guidance
-from tuner.sampler.lessons import distribution, params_of, picks
+from tuner.sampler.lessons import Placed, distribution, params_of, picks
 from tuner.sampler.recipes import POPULATION, Recipe
 from tuner.sampler.streams import seed_of
 
@@ -46,8 +46,8 @@ class SpaceExhausted(Exception):
 class Known:
     """What is known of a study when a config is proposed."""
 
-    trials: Sequence[FrozenTrial]
-    """With parameters, whatever became of them, by number."""
+    placed: Sequence[Placed]
+    """Trials with parameters, whatever became of them, by number, each with its config."""
     taken: frozenset[Config]
     """Not to be proposed again."""
     refusals: Refusals
@@ -90,9 +90,9 @@ class Proposer:
             raise SpaceExhausted(f"all of the {len(known.taken)} configs found in the space have been tried")
         return refused_only
 
-    def recommended(self, study: optuna.Study) -> tuple[Config, ...] | None:
-        """The noise-aware front of the study's trials, by our own sampler's models; None of another's."""
-        return None if self._ours is None else tuple(self._ours.recommend(study))
+    def recommended(self, placed: Sequence[Placed]) -> tuple[Config, ...] | None:
+        """The noise-aware front of these trials, by our own sampler's models; None of another's."""
+        return None if self._ours is None else tuple(self._ours.recommend(placed))
 
     def _candidates(
         self,
@@ -104,16 +104,15 @@ class Proposer:
         """What is to be tried first; draws of the sampler, then neighbours of its last draw, then chance,
         then all there are."""
         yield from self._first
-        inner = self._sampler(number)
-        with silent_optuna():
-            shadow = optuna.create_study(directions=directions, sampler=inner)
-        shadow.add_trials(self._lessons(known.trials))
-        shadow.ask()
-        trial = shadow.get_trials()[-1]
         draw: dict[str, Scalar] = {}
-        for _ in range(self._recipe.draws):
-            config, draw = self._draw(inner, shadow, trial)
-            yield config
+        if self._ours is not None:
+            chosen = self._ours.choose(known.placed, number)
+            if chosen is not None:
+                yield chosen
+                draw = self.params(chosen)
+        else:
+            for config, draw in self._draws(directions, number, known):  # noqa: B007 - the last is varied
+                yield config
         for _ in range(VARIATIONS):
             yield self._varied(draw, rng)
         for _ in range(BLIND_DRAWS):
@@ -122,11 +121,19 @@ class Proposer:
         if size is not None and size <= ENUMERABLE:
             yield from map(Config, every_point(self._space.parameters))
 
-    def _sampler(self, number: int) -> BaseSampler:
-        if self._recipe.make is not None:
-            return self._recipe.make(self._seed, seed_of(self._seed, number))
-        assert self._ours is not None
-        return self._ours
+    def _draws(
+        self, directions: Sequence[optuna.study.StudyDirection], number: int, known: Known
+    ) -> Iterator[tuple[Config, dict[str, Scalar]]]:
+        """Of one of Optuna's samplers, asked in a study in memory: configs, each with all that it drew."""
+        assert self._recipe.make is not None
+        inner = self._recipe.make(self._seed, seed_of(self._seed, number))
+        with silent_optuna():
+            shadow = optuna.create_study(directions=directions, sampler=inner)
+        shadow.add_trials(self._lessons([trial for _, trial in known.placed]))
+        shadow.ask()
+        trial = shadow.get_trials(deepcopy=False)[-1]
+        for _ in range(self._recipe.draws):
+            yield self._draw(inner, shadow, trial)
 
     def _draw(
         self, inner: BaseSampler, shadow: optuna.Study, trial: FrozenTrial

@@ -24,7 +24,7 @@ from search_spaces.space import Config, Space
 from tuner.redaction import without_passwords
 from tuner.refusals import refusals
 from tuner.sampler.guidance import Guidance
-from tuner.sampler.lessons import CAUSE, UNSCORED, cause_of, picks
+from tuner.sampler.lessons import CAUSE, UNSCORED, Placed, cause_of, picks
 from tuner.sampler.proposer import Known, Proposer, silent_optuna
 from tuner.sampler.recipes import Recipe, SamplerError
 
@@ -87,6 +87,7 @@ class Search:
         self._space = space
         self._goal = goal
         self._proposer = Proposer(space, goal, recipe, seed, guidance)
+        self._configs: dict[int, Config] = {}
 
     @classmethod
     def open(
@@ -174,7 +175,7 @@ class Search:
     def recommended(self) -> tuple[Config, ...] | None:
         """The configs that the sampler's models cannot tell from the best, lucky measurements seen through;
         None of a sampler that has no models of what is measured."""
-        return self._proposer.recommended(self._study)
+        return self._proposer.recommended(self._placed(self._trials()))
 
     @_in_database()
     def repeat(self, first: int, config: Config | None) -> int:
@@ -273,22 +274,29 @@ class Search:
                 f"{fault}; go on with the space it was made with, or give it another name"
             ) from error
 
+    def _placed(self, trials: Sequence[FrozenTrial]) -> list[Placed]:
+        """Those with parameters, each with its config; read off once, since parameters never change."""
+        for trial in trials:
+            if trial.params and trial.number not in self._configs:
+                self._configs[trial.number] = self._config(trial)
+        return [(self._configs[trial.number], trial) for trial in trials if trial.params]
+
     def _given_back(self, trials: Sequence[FrozenTrial]) -> list[Config]:
         """Configs of cancelled trials that no later trial has taken up, oldest first."""
-        last = {self._config(trial): trial for trial in trials if trial.params}
+        last = dict(self._placed(trials))
         return [config for config, trial in last.items() if _GIVEN_BACK in trial.user_attrs]
 
     def _known(self, trials: Sequence[FrozenTrial]) -> Known:
-        placed = [(trial, self._config(trial)) for trial in trials if trial.params]
-        served = [c for t, c in placed if t.state is TrialState.COMPLETE or cause_of(t) == UNSCORED]
+        placed = self._placed(trials)
+        served = [c for c, t in placed if t.state is TrialState.COMPLETE or cause_of(t) == UNSCORED]
         refused = [
             (picks(self._space, config), Cause(cause))
-            for trial, config in placed
+            for config, trial in placed
             if (cause := cause_of(trial)) not in (None, UNSCORED)
         ]
         return Known(
-            trials=[trial for trial, _ in placed],
-            taken=frozenset(config for _, config in placed),
+            placed=placed,
+            taken=frozenset(config for config, _ in placed),
             refusals=refusals([picks(self._space, config) for config in served], refused),
         )
 

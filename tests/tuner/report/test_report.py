@@ -76,7 +76,7 @@ def test_failures_are_told_by_cause_the_commonest_first(found: Report) -> None:
 
 
 def test_time_is_split_into_start_replay_and_the_rest(found: Report) -> None:
-    # Four trials ran: 1.5 s to start, 2.5 s of replay, 5 s each. Three failed before they were timed, 30 s each.
+    # Four trials ran: 1.5 s to start, 2.5 s of replay, 5 s each. Three failed untimed, 30 s each.
     assert found.time.start_s == pytest.approx(4 * 1.5)
     assert found.time.replay_s == pytest.approx(4 * 2.5)
     assert found.time.rest_s == pytest.approx(4 * 1.0 + 3 * 30)
@@ -214,7 +214,7 @@ def test_an_ablation_is_summed_up_and_a_damaged_one_is_said_to_be(folder: Path) 
         place.mkdir(parents=True)
         (place / "report.json").write_text(text)
     found = read_report(folder)
-    assert [a.summary for a in found.ablations][0] == (NASTY,)
+    assert found.ablations[0].summary == (NASTY,)
     assert "cannot be read" in found.ablations[1].summary[0]
     assert NASTY in Page(report_html(found)).text
 

@@ -1,4 +1,8 @@
-"""One browser for all tests of this folder: starting it takes seconds."""
+"""One browser for all tests of this folder: starting it takes seconds.
+
+It ends with them, since Playwright keeps an event loop running meanwhile, in which no other test could run
+one of its own.
+"""
 
 from collections.abc import Iterator
 
@@ -11,7 +15,7 @@ PATIENCE_MS = 120_000
 """Until something shows. A shared machine may be slow; what takes longer is broken."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     program = found()
     if program is None:

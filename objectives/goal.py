@@ -144,10 +144,10 @@ def violations(measurement: Measurement, slo: Slo) -> dict[str, float]:
 
 
 def _why_missing(wanted: Objective, measurement: Measurement) -> str:
-    if wanted.name in QUALITY:
-        return "the quality of what it serves was not checked"
     if measurement.failed_requests == measurement.requests:
         return f"none of the {measurement.requests} requests was answered"
+    if wanted.name in QUALITY:
+        return "the quality of what it serves was not checked"
     if wanted.name in CAPACITY_ONLY:
         if measurement.mode is not Mode.CAPACITY:
             return f"the trial played a {measurement.mode}, and only measure: capacity looks for it"

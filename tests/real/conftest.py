@@ -24,10 +24,15 @@ def small_model() -> Path:
     return prepare_small_model(MODELS).model
 
 
+PYTESTS_OWN = "PYTEST_CURRENT_TEST"
+
+
 @pytest.fixture(scope="session")
 def launcher(small_model: Path) -> Iterator[Path]:
     """The socket of a launcher for tests that do not care how their engine is started, or care for this."""
-    with Launcher(engine_environment({}, os.environ)) as launcher:
+    # pytest's own, which names the test that asked first, would make every other test's start a cold one.
+    environment = {name: text for name, text in os.environ.items() if name != PYTESTS_OWN}
+    with Launcher(engine_environment({}, environment)) as launcher:
         assert launcher.problem is None
         assert launcher.path is not None
         yield launcher.path

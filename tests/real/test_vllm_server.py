@@ -30,6 +30,7 @@ from cluster.traffic.workload import Workload
 from objectives.reconcile import disagreements
 from objectives.slo import Slo
 from search_spaces.values import Json
+from tests.real.conftest import PYTESTS_OWN
 
 pytestmark = pytest.mark.real
 
@@ -99,9 +100,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def endpoint(small_model: Path, launcher: Path, folder: Path) -> Iterator[VllmEndpoint]:
     """One engine with prefix caching and ngram speculation, warmed up."""
     asked = order(small_model, {"enable_prefix_caching": True, "speculative_config": NGRAM})
-    with VllmEngine(launcher).serve(asked, folder) as served:
-        served.warm_up(asked.workload)
-        yield served
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(PYTESTS_OWN)
+        with VllmEngine(launcher).serve(asked, folder) as served:
+            served.warm_up(asked.workload)
+            yield served
 
 
 def test_it_tells_what_is_in_effect(endpoint: VllmEndpoint, folder: Path) -> None:
@@ -233,8 +236,9 @@ def test_without_prefix_caching_nothing_is_hit_and_a_stop_leaves_nothing(
 
 
 def test_a_config_that_this_engine_refuses_fails_with_its_cause(
-    small_model: Path, launcher: Path, tmp_path: Path
+    small_model: Path, launcher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(PYTESTS_OWN)
     outcome = run_trial(order(small_model, {"quantization": "fp8"}), VllmEngine(launcher), tmp_path)
     assert isinstance(outcome, Failed)
     assert outcome.cause is Cause.UNSUPPORTED
@@ -257,8 +261,9 @@ PARENT = textwrap.dedent(
 
 
 def test_kill_9_of_the_trials_process_leaves_nothing(
-    small_model: Path, launcher: Path, tmp_path: Path
+    small_model: Path, launcher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(PYTESTS_OWN)
     trial = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path), str(launcher)], stdin=subprocess.PIPE, cwd=PACKAGE_ROOT
     )

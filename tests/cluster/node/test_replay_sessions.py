@@ -86,7 +86,8 @@ def test_turns_leave_as_an_event_simulation_of_the_same_sessions_says(
         assert record.ok
         assert record.sent_s is not None
         assert 0 <= record.lateness_s < SLACK_S
-        assert due_s - 1e-9 <= record.due_s < due_s + SLACK_S
+        # The server sleeps on uvloop, whose timers are whole milliseconds.
+        assert due_s - 0.001 <= record.due_s < due_s + SLACK_S
         if sent.after is None:
             assert record.due_s == sent.due_s
         else:

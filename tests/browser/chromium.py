@@ -7,9 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+PATIENCE_S = 300.0
+"""For one try at installing."""
 FLAGS = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 """Without the network ones a browser keeps asking its maker's servers, which a closed network refuses."""
 
@@ -49,15 +52,21 @@ def install() -> str:
         ways.append(
             ["apt-get", "install", "--yes", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
         )
-        subprocess.run(["apt-get", "update", "--quiet"], check=False, capture_output=True)
+        _try(["apt-get", "update", "--quiet"])
     ways.append([sys.executable, "-m", "playwright", "install", "chromium"])
     for way in ways:
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(way, check=False, capture_output=True, env=environment)
+        _try(way)
         there = found()
         if there is not None:
             return f"browser: installed {there}"
     return "browser: none could be installed; tests that look at pages are skipped"
+
+
+def _try(command: list[str]) -> None:
+    """Whatever comes of it: a closed network may also keep it waiting."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, check=False, capture_output=True, env=environment, timeout=PATIENCE_S)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from search_spaces.values import Scalar
 from tuner.refusals import Pick
 from tuner.sampler.encoding import Encoding
 from tuner.sampler.guidance import Guidance
-from tuner.sampler.judge import LEARNT_FROM, Judge
+from tuner.sampler.judge import Judge
 from tuner.sampler.lessons import (
     Lessons,
     Placed,
@@ -38,6 +38,7 @@ from tuner.sampler.lessons import (
 from tuner.sampler.oracle import Oracle, Slate
 from tuner.sampler.pool import drawn, neighbours
 from tuner.sampler.streams import seed_of
+from tuner.sampler.theory import LEARNT_FROM
 
 _BASE, _FRESH = 1_500, 300
 """Configs drawn by chance that stay in the pool all study long, and those drawn for one proposal."""
@@ -63,6 +64,7 @@ class EhviSampler(BaseSampler):
         self._encoding = Encoding(space)
         self._oracle = Oracle(goal, self._encoding, guidance.predict)
         self._base: tuple[Slate, Slate] | None = None
+        self._spread: Slate | None = None
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self._distributions
@@ -146,9 +148,12 @@ class EhviSampler(BaseSampler):
 
     def _outlook(self) -> Slate:
         """Of the pool, those predicted to be best and some from all over it."""
-        pool, best = self._pool()
-        some = pool.take(np.unique(np.linspace(0, len(pool) - 1, min(_OUTLOOK, len(pool))).astype(np.intp)))
-        return self._oracle.slate(tuple(dict.fromkeys((*best.configs, *some.configs))))
+        if self._spread is None:
+            pool, best = self._pool()
+            even = np.linspace(0, len(pool) - 1, min(_OUTLOOK, len(pool))).astype(np.intp)
+            some = pool.take(np.unique(even))
+            self._spread = self._oracle.slate(tuple(dict.fromkeys((*best.configs, *some.configs))))
+        return self._spread
 
     def _untried(self, known: Lessons) -> Callable[[Config], bool]:
         return lambda config: config not in known.taken

@@ -29,7 +29,6 @@ from tuner.sampler.lessons import Lessons
 from tuner.sampler.oracle import Oracle, Slate
 from tuner.sampler.theory import (
     BORNE_OUT,
-    LEARNT_FROM,
     MISLED,
     REFUTED,
     Assumption,
@@ -40,8 +39,6 @@ from tuner.sampler.theory import (
     logs,
     losses_of,
 )
-
-__all__ = ["LEARNT_FROM", "Judge"]
 
 Array = NDArray[np.float64]
 

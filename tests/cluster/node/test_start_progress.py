@@ -7,28 +7,9 @@ from pathlib import Path
 import pytest
 
 from cluster.node.start_progress import StartProgress
+from tests.cluster.node.starts import Clock, clock, log
 
-
-class Clock:
-    """Stands still until it is put on."""
-
-    def __init__(self) -> None:
-        self.at_s = 100.0
-
-    def __call__(self) -> float:
-        return self.at_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "engine.log"
-    path.touch()
-    return path
+__all__ = ["clock", "log"]  # fixtures
 
 
 def say(log: Path, text: str) -> None:

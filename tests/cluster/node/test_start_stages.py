@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from cluster.node.start_stages import READY, STAGES, StartStages
+from tests.cluster.node.starts import Clock, clock, log
+
+__all__ = ["clock", "log"]  # fixtures
 
 LOG = (
     (
@@ -24,36 +27,16 @@ LOG = (
 """Lines of vLLM 0.32, shortened; in its order."""
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.s = 100.0
-
-    def __call__(self) -> float:
-        return self.s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "engine.log"
-    path.touch()
-    return path
-
-
 def test_each_stage_has_the_time_at_which_its_line_was_first_seen(log: Path, clock: Clock) -> None:
     stages = StartStages(log, now=clock)
     for number, (_, line) in enumerate(LOG, 1):
-        clock.s = 100.0 + number
+        clock.at_s = 100.0 + number
         with log.open("a") as file:
             file.write(line)
         stages.look()
-        clock.s += 0.5
+        clock.at_s += 0.5
         stages.look()
-    clock.s = 110.0
+    clock.at_s = 110.0
     stages.reached(READY)
     assert [stage for stage, _ in LOG] == list(STAGES)
     expected = {stage: float(number) for number, (stage, _) in enumerate(LOG, 1)}
@@ -63,7 +46,7 @@ def test_each_stage_has_the_time_at_which_its_line_was_first_seen(log: Path, clo
 def test_an_engine_without_workers_skips_their_stage(log: Path, clock: Clock) -> None:
     stages = StartStages(log, now=clock)
     log.write_text("".join(line.replace("Worker", "EngineCore") for _, line in LOG if "Vllm" not in line))
-    clock.s = 103.0
+    clock.at_s = 103.0
     stages.look()
     assert set(stages.seconds) == STAGES.keys() - {"worker imported"}
     assert set(stages.seconds.values()) == {3.0}

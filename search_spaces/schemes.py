@@ -21,6 +21,12 @@ class Scheme:
     compute_share: float = 1.0
     """Share of the sustained compute left after dequantising inside the GEMM."""
 
+    @property
+    def word(self) -> str:
+        """The name that people read, and the key into `step_model.Constants.compute`: weights that are not
+        quantised multiply as the model's own type."""
+        return "unquantised" if self.name == UNQUANTISED.name else self.name
+
 
 FALLBACK_SHARE = 0.85
 """Weight-only kernels (Marlin) on a device that cannot multiply the type: fp8 on an A100."""

@@ -7,13 +7,14 @@ here runs or measures.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.accelerators import Accelerator
 from search_spaces.roofline import ForwardPass
+from search_spaces.schemes import Scheme
 
 Array = NDArray[np.float64]
 
@@ -193,6 +194,13 @@ def table_constants(accelerator: Accelerator, configs: Sequence[Served]) -> Cons
         draft_step_s=accelerator.draft_step_s,
         lookup_step_s=accelerator.draft_step_s,  # no figure of its own
     )
+
+
+def sustained(passed: ForwardPass, scheme: Scheme, constants: Constants) -> ForwardPass:
+    """A pass of weights in that scheme, as these constants time it; a scheme that they say nothing of keeps
+    its compute."""
+    compute = constants.compute.get(scheme.word, passed.compute)
+    return replace(passed, bandwidth=constants.bandwidth, compute=compute)
 
 
 def step_parts(work: StepWork, constants: Constants) -> StepParts:

@@ -149,7 +149,7 @@ def _served(deployment: Deployment, settings: Settings) -> Served:
     scheme = served_scheme(quantization if isinstance(quantization, str) else None, checkpoint)
     return Served(
         target=deployment.target,
-        target_scheme=_word(scheme.name),
+        target_scheme=scheme.word,
         draft=deployment.draft,
         draft_scheme=_draft_scheme(settings) if deployment.draft is not None else "",
         depth=deployment.depth,
@@ -160,12 +160,7 @@ def _draft_scheme(settings: Settings) -> str:
     """A draft model's own; heads of other methods count as unquantised, as in `search_spaces.deployment`."""
     method, model = (at(settings.arguments, f"speculative_config.{name}") for name in ("method", "model"))
     whole = method in (None, "draft_model") and isinstance(model, str)
-    return _word(_described(str(model))[1].name if whole else UNQUANTISED.name)
-
-
-def _word(scheme: str) -> str:
-    """A scheme as people name it: weights that are not quantised multiply as the model's own type."""
-    return "unquantised" if scheme == UNQUANTISED.name else scheme
+    return (_described(str(model))[1] if whole else UNQUANTISED).word
 
 
 def _files(folder: Path, trial: StoredTrial) -> list[Path]:

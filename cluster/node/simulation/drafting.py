@@ -16,6 +16,7 @@ from search_spaces.accelerators import Accelerator
 from search_spaces.model_shape import ModelShape
 from search_spaces.roofline import ForwardPass, forward_pass, kv_bytes_per_token, kv_share, weight_bytes
 from search_spaces.schemes import UNQUANTISED, Scheme
+from search_spaces.step_model import Constants, sustained
 from search_spaces.values import Json
 
 _EAGLE = ("eagle", "eagle3", "mtp")
@@ -50,6 +51,7 @@ def drafting(
     *,
     target: ModelShape,
     accelerator: Accelerator,
+    constants: Constants,
     dtype: str,
     kv_dtype: str,
     tensor_parallel: int,
@@ -60,6 +62,7 @@ def drafting(
     """Read `speculative_config`; None where there is none.
 
     Args:
+        constants: what the draft's passes are timed by.
         budget: `max_num_batched_tokens`.
         describe: a model's shape and scheme, or EngineFailure.
 
@@ -100,6 +103,7 @@ def drafting(
         draft = forward_pass(
             shape, scheme, accelerator, dtype=dtype, kv_dtype=kv_dtype, tensor_parallel=ranks
         )
+        draft = sustained(draft, scheme, constants)
         weights = weight_bytes(shape, scheme, dtype) / ranks
         kv = kv_bytes_per_token(shape, kv_dtype) * kv_share(shape, ranks)
     return Drafting(

@@ -399,7 +399,7 @@ class Play:
         served.finished_step = step
         del self._running[served.job.request]
         self._give_up_blocks(served)
-        self._arrivals.ended(served.job.request, self._now)
+        self._arrivals.ended(served.job.request, self._now + self._settings.api_s)
 
     def _preempt(self, served: Served) -> None:
         """Free the youngest running request's blocks and let it wait, first in line, to be computed again."""

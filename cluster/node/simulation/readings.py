@@ -49,7 +49,8 @@ def chunks_of(settings: Settings, served: Sequence[Served], plan: Plan) -> Chunk
 
 def records_of(settings: Settings, served: Sequence[Served], chunks: Chunks, log: Log) -> list[Record]:
     """Records of the requests that were served, in the order of `served`."""
-    arrival_s = log.step_end_s[chunks.step].tolist()
+    emitted_s = log.step_end_s[chunks.step]
+    arrival_s = (emitted_s + settings.api_s).tolist()
     counts = tuple(range(1, 1 + max((one.job.output for one in served), default=0)))
     drafts = _drafts_told(settings, chunks)
     records, start = [], 0
@@ -70,7 +71,7 @@ def records_of(settings: Settings, served: Sequence[Served], chunks: Chunks, log
                 tokens_asked=job.output,
                 cached_tokens=one.cached_tokens if settings.tells_cached else None,
                 server_queue_s=one.first_scheduled_s - job.due_s,
-                server_ttft_s=arrival_s[start] - one.first_scheduled_s,
+                server_ttft_s=float(emitted_s[start]) - one.first_scheduled_s,
                 server_generation_s=generation_s,
                 server_itl_mean_s=generation_s / (job.output - 1) if job.output > 1 else None,
                 drafts=drafted,

@@ -6,7 +6,7 @@ simulation gives no meaning to is accepted and listed in `effective["not_modelle
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cluster.node.engine import EngineFailure
@@ -27,6 +27,7 @@ from search_spaces.schemes import (
     served_scheme,
 )
 from search_spaces.settings import Settings as Asked
+from search_spaces.step_model import Constants, table_constants
 from search_spaces.values import Json
 from search_spaces.vllm_rules import refusals
 
@@ -41,7 +42,12 @@ class Assumptions:
     """What an order does not say and a simulation must. The defaults are rough."""
 
     accelerator: Accelerator | None = None
-    """Instead of the one the order names, so that calibrated constants can be used."""
+    """Instead of the one the order names."""
+    constants: Constants | None = None
+    """What steps are timed by, fitted on measured trials (`objectives.step_fit`); None: the accelerator's
+    figures. Memory is the accelerator's either way."""
+    api_s: float = 0.0
+    """What the API server adds to a request before its first token: HTTP, tokenisation, streaming."""
     acceptance: Mapping[str, Acceptance] = field(default_factory=lambda: DEFAULT_ACCEPTANCE)
     """By speculative method or draft model's name; the name takes precedence."""
     run_noise: float = 0.0
@@ -55,6 +61,9 @@ class Settings:
     """What the simulated engine runs with."""
 
     accelerator: Accelerator
+    constants: Constants
+    """What its steps are timed by."""
+    api_s: float
     shape: ModelShape
     scheme: Scheme
     dtype: str
@@ -85,6 +94,7 @@ def resolve(order: Order, assumptions: Assumptions) -> Settings:
     """
     asked = Arguments(order.arguments)
     device = assumptions.accelerator or _device(order)
+    constants = assumptions.constants or _constants(device)
     shape, checkpoint = describe(order.model)
     tp = asked.whole("tensor_parallel_size", 1)
     _check_parallel(asked, order, shape, tp)
@@ -103,6 +113,7 @@ def resolve(order: Order, assumptions: Assumptions) -> Settings:
         asked.mapping("speculative_config"),
         target=shape,
         accelerator=device,
+        constants=constants,
         dtype=dtype,
         kv_dtype=kv_dtype,
         tensor_parallel=tp,
@@ -165,6 +176,8 @@ def resolve(order: Order, assumptions: Assumptions) -> Settings:
         effective["not_modelled"] = list(unread)
     return Settings(
         accelerator=device,
+        constants=constants,
+        api_s=assumptions.api_s,
         shape=shape,
         scheme=scheme,
         dtype=dtype,
@@ -214,6 +227,12 @@ def _device(order: Order) -> Accelerator:
         return accelerator(name)
     except ValueError as error:
         raise invalid(str(error)) from error
+
+
+def _constants(device: Accelerator) -> Constants:
+    """The table's; what each scheme computes is the forward passes' own, and n-gram lookup takes no time of
+    the step beside that of its sequences."""
+    return replace(table_constants(device, ()), lookup_step_s=0.0)
 
 
 def _dtype(asked: Arguments) -> str:

@@ -42,10 +42,29 @@ DEFAULT_ACCEPTANCE: Mapping[str, Acceptance] = {
 """By method, or by a draft model's name (the last part of its id or path), which takes precedence."""
 
 
-def ngram_acceptance(base: Acceptance, lookup_min: int) -> Acceptance:
-    """Longer matches are found less often and hold for longer. The two factors are assumptions."""
-    factor = 0.85 ** (lookup_min - 2)
-    return Acceptance(rate=1 - (1 - base.rate) * factor, found=min(base.found * factor, 1.0))
+def ngram_acceptance(base: Acceptance, lookup_min: int, *, known_at: int = 2) -> Acceptance:
+    """Longer matches are found less often and hold for longer. The two factors are assumptions.
+
+    Args:
+        base: how drafts fare where matches of `known_at` tokens are the shortest.
+        lookup_min: the shortest matches asked for.
+    """
+    if lookup_min == known_at:
+        return base
+    factor = 0.85 ** (lookup_min - known_at)
+
+    def held(rate: float) -> float:
+        return max(1 - (1 - rate) * factor, 0.0)
+
+    positions, reached = [], 1.0
+    for before, share in itertools.pairwise((1.0, *(base.positions or ()))):
+        reached *= held(share / before) if before else 0.0
+        positions.append(reached)
+    return Acceptance(
+        rate=held(base.rate),
+        found=min(base.found * factor, 1.0),
+        positions=None if base.positions is None else tuple(positions),
+    )
 
 
 def mean_length_rates(length: float, depth: int) -> tuple[float, ...]:

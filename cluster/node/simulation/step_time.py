@@ -5,11 +5,9 @@ from numpy.typing import NDArray
 
 from cluster.node.simulation.settings import Settings
 from search_spaces.roofline import chunk_pairs, forward_pass
+from search_spaces.step_model import sustained
 
 _Array = NDArray[np.float64]
-
-_LOOKUP_S = 20e-6
-"""n-gram lookup of one sequence on the CPU. Rough."""
 
 
 class PrefillWork:
@@ -34,24 +32,26 @@ class StepTime:
     """Step durations in seconds, and the work in them, of one config."""
 
     def __init__(self, settings: Settings) -> None:
-        device, drafting = settings.accelerator, settings.drafting
-        self._target = forward_pass(
+        constants, drafting = settings.constants, settings.drafting
+        passed = forward_pass(
             settings.shape,
             settings.scheme,
-            device,
+            settings.accelerator,
             dtype=settings.dtype,
             kv_dtype=settings.kv_dtype,
             tensor_parallel=settings.tensor_parallel,
         )
+        self._target = sustained(passed, settings.scheme, constants)
         self._draft = drafting.draft if drafting and drafting.depth else None
         self._depth = drafting.depth if drafting else 0
         found = drafting.acceptance.found if drafting else 0.0
         self._queries = 1 + self._depth * found
         """Mean tokens verified per sequence: where lookup finds no draft, only one is computed."""
-        self._step_s, self._sequence_s = device.step_s, device.sequence_s
-        self._draft_step_s = device.draft_step_s
+        self._step_s, self._sequence_s = constants.step_s, constants.sequence_s
+        self._draft_step_s = constants.draft_step_s
         if drafting and drafting.method == "ngram":
-            self._sequence_s += _LOOKUP_S
+            self._step_s += constants.lookup_step_s
+            self._sequence_s += constants.lookup_s
 
     def mixed_s(self, decoding: int, context: float, prefill: PrefillWork) -> float:
         """One step with prefill in it, or none.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cluster.node.engine import Endpoint, EngineFailure
+from cluster.node.phases import Phases
 from cluster.node.simulated import SimulatedEngine
 from cluster.node.simulation.settings import Assumptions, Settings, resolve
 from cluster.node.simulation.speculation import DEFAULT_ACCEPTANCE, Acceptance
@@ -64,7 +65,9 @@ class StrictEngine:
         self._assumptions = assumptions
         self._engine = SimulatedEngine(assumptions)
 
-    def serve(self, order: Order, folder: Path) -> AbstractContextManager[Endpoint]:
+    def serve(
+        self, order: Order, folder: Path, phases: Phases | None = None
+    ) -> AbstractContextManager[Endpoint]:
         return self._serve(order, folder)
 
     @contextmanager

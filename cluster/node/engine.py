@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from cluster.node.phases import Phases
 from cluster.order import Cause, Limits, Order, Ran
 from cluster.traffic.workload import Workload
 from objectives.allowance import Allowance
@@ -117,10 +118,13 @@ class Engine(Protocol):
         """ "vllm" or "simulated"."""
         ...
 
-    def serve(self, order: Order, folder: Path) -> AbstractContextManager[Endpoint]:
+    def serve(
+        self, order: Order, folder: Path, phases: Phases | None = None
+    ) -> AbstractContextManager[Endpoint]:
         """Start, wait until ready, check that what was asked is in effect; stop on leaving.
 
         Writes `LOG_NAME` into `folder`. Raises EngineFailure on entering; leaves nothing running
-        and no memory taken either way.
+        and no memory taken either way. Tells `phases` what it waits for, the stages of its start, and how
+        far a replay is, where it knows.
         """
         ...

@@ -40,12 +40,14 @@ def wait_for_room(
     holders: Callable[[], tuple[tuple[int, int], ...]] = gpu_holders,
     wait_s: float = WAIT_S,
     poll_s: float = _POLL_S,
+    waiting: Callable[[], None] = lambda: None,
 ) -> str | None:
     """Wait until the GPUs that this process may use are empty; who holds them if they never get empty enough.
 
     Args:
         read: memory of each GPU now.
         holders: (pid, MiB) of the processes that hold some.
+        waiting: called once they turn out to be waited for.
 
     Returns:
         None where an engine may start: no GPU is asked for, none is there to ask about, they are empty, or
@@ -54,12 +56,16 @@ def wait_for_room(
     if not order.gpus:
         return None
     deadline = time.monotonic() + wait_s
+    told = False
     while True:
         found = read()
         if all(gpu.used_mib <= SLACK_MIB for gpu in found):
             return None
         if time.monotonic() > deadline:
             return _complaint(found, _share(order), holders())
+        if not told:
+            told = True
+            waiting()
         time.sleep(poll_s)
 
 

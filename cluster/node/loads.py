@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cluster.node.engine import Endpoint, EngineFailure, Replay
+from cluster.node.phases import Phases
 from cluster.order import CapacityLoad, Cause, ClosedLoop, Order
 from objectives.allowance import Allowance, misses_known
 from objectives.capacity import CapacitySearch, SpeedGrid
@@ -28,10 +29,12 @@ class Played:
 class Loads:
     """The replays of one trial, as they are played. What was played is there however the trial ends."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, phases: Phases) -> None:
         self._order = order
-        requests = len(order.workload.trace.requests)
-        self._allowance = Allowance.of(order.slo, requests)
+        self._phases = phases
+        self._begun = 0
+        self._requests = len(order.workload.trace.requests)
+        self._allowance = Allowance.of(order.slo, self._requests)
         self.played: list[Played] = []
         """In the order they were played, the void ones left out."""
         self.found: CapacitySearch | None = None
@@ -91,6 +94,9 @@ class Loads:
 
     def _replay(self, endpoint: Endpoint, speed: float, *, cut: bool) -> Replay:
         order = self._order
+        self._begun += 1
+        offered = None if isinstance(order.load, ClosedLoop) else speed
+        self._phases.replaying(self._begun, speed=offered, requests=self._requests)
         endpoint.reset_caches()
         if isinstance(order.load, ClosedLoop):
             return endpoint.play_closed(order.workload, order.load.concurrency, order.limits)

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,31 +13,37 @@ from cluster.node.engine import LOG_NAME, Endpoint, Engine, EngineFailure
 from cluster.node.excerpt import excerpt
 from cluster.node.loads import Loads
 from cluster.node.measured import measured, steps_before_failure
+from cluster.node.phases import Phases
 from cluster.node.probe import ask
 from cluster.node.secrecy import hide, secret_values
 from cluster.order import Failed, Order, Outcome, Ran
 from objectives.answers import Answers, Unanswered
 
 
-def run_trial(order: Order, engine: Engine, folder: Path) -> Outcome:
+def run_trial(order: Order, engine: Engine, folder: Path, phases: Phases | None = None) -> Outcome:
     """Serve the order's config, replay its workload, stop, and say what was measured or why nothing was.
 
     Args:
         order: what to run.
         engine: what serves it.
         folder: the trial's own, for the engine's log and whatever else it writes.
+        phases: told what the trial is doing.
     """
+    phases = phases or Phases()
     run = _Run(order, engine.name, folder)
-    loads = Loads(order)
+    loads = Loads(order, phases)
     answers: Answers | Unanswered | None = None
     try:
-        with engine.serve(order, folder) as endpoint:
+        phases.starting()
+        with engine.serve(order, folder, phases) as endpoint, _afterwards(phases.stopping):
             run.started(endpoint)
+            phases.warming_up()
             with run.timing("warm_up_s"):
                 endpoint.warm_up(order.workload)
             with run.timing("replay_s"):
                 loads.play(endpoint)
             if order.probe is not None:
+                phases.probing()
                 with run.timing("probe_s"):
                     answers = ask(endpoint, order.probe)
             run.over()
@@ -52,6 +58,14 @@ def run_trial(order: Order, engine: Engine, folder: Path) -> Outcome:
             steps=steps_before_failure(loads, order, ran),
         )
     return replace(measured(loads, order, run.ran()), answers=answers)
+
+
+@contextmanager
+def _afterwards(act: Callable[[], None]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        act()
 
 
 class _Run:

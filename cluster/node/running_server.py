@@ -16,6 +16,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from cluster.node.engine import LOG_NAME, EngineFailure, Replay
+from cluster.node.phases import Phases
 from cluster.node.replay import closed_loop, replay, run_loop
 from cluster.node.watch import Stopped
 from cluster.order import Cause, Limits, Order
@@ -74,7 +75,7 @@ class RunningServer:
             return None
 
     @contextmanager
-    def serve(self, order: Order, folder: Path) -> Iterator["RunningEndpoint"]:
+    def serve(self, order: Order, folder: Path, phases: Phases | None = None) -> Iterator["RunningEndpoint"]:
         """The server, if it is there. Raises EngineFailure."""
         (folder / LOG_NAME).write_text(f"{self.url} was running; its log is not ours to read.\n")
         try:

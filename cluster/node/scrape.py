@@ -7,6 +7,7 @@ A scrape costs the API server 5 to 11 ms of the loop that streams its tokens, so
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -27,15 +28,23 @@ class Scraper:
         every_s: between scrapes.
         timeout_s: the longest that one may take, so that a frozen server cannot hold up the end of a replay.
         version: vLLM's, where known, for counters whose meaning changed.
+        each: given every sample as it was read, its time on `perf_counter`'s own clock.
     """
 
     def __init__(
-        self, base_url: str, *, every_s: float = 1.0, timeout_s: float = 5.0, version: str | None = None
+        self,
+        base_url: str,
+        *,
+        every_s: float = 1.0,
+        timeout_s: float = 5.0,
+        version: str | None = None,
+        each: Callable[[Sample], None] = lambda sample: None,
     ) -> None:
         self._url = base_url.rstrip("/") + "/metrics"
         self._every_s = every_s
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._version = version
+        self._each = each
         self._samples: list[Sample] = []  # on perf_counter's own clock
         self._session: aiohttp.ClientSession | None = None
         self._repeating: asyncio.Task[None] | None = None
@@ -92,4 +101,6 @@ class Scraper:
             return
         # The server read its counters somewhere between question and answer.
         at_s = (asked_s + time.perf_counter()) / 2
-        self._samples.append(read_sample(text, at_s, self._version, histograms=edge))
+        sample = read_sample(text, at_s, self._version, histograms=edge)
+        self._samples.append(sample)
+        self._each(sample)

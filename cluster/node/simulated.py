@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from cluster.node.engine import LOG_NAME, Endpoint, Replay
+from cluster.node.phases import Phases
 from cluster.node.simulation.arrivals import Arrivals, Comings, InTurn
 from cluster.node.simulation.kv_pool import KvPool
 from cluster.node.simulation.play import Play
@@ -36,7 +37,9 @@ class SimulatedEngine:
     def __init__(self, assumptions: Assumptions = Assumptions()) -> None:  # noqa: B008 - frozen
         self._assumptions = assumptions
 
-    def serve(self, order: Order, folder: Path) -> AbstractContextManager[Endpoint]:
+    def serve(
+        self, order: Order, folder: Path, phases: Phases | None = None
+    ) -> AbstractContextManager[Endpoint]:
         """An endpoint that plays the order's config, or EngineFailure; never starts a process."""
         return self._serve(order, folder)
 

@@ -15,15 +15,33 @@ STAGES: Final = {
     "worker imported": re.compile(rb"\((?:Vllm)?Worker\S* pid="),
     "weights begun": re.compile(rb"Starting to load model"),
     "weights loaded": re.compile(rb"Loading weights took"),
+    "compilation begun": re.compile(rb"Starting torch\.compile"),
+    "capture begun": re.compile(rb"Capturing CUDA graphs"),
     "engine made": re.compile(rb"init engine \("),
     "server made": re.compile(rb"Starting vLLM (?:API )?server"),
 }
 """Stages in the order that they come in, and what the log of vLLM (0.32) has then for the first time: the
 first line of each process, which it writes once it has imported what it runs, then what its loader, its
-engine core and its server say. An engine without workers of their own skips theirs."""
+engine core and its server say. An engine without workers of their own skips theirs, and an eager one does not
+compile."""
 
 READY: Final = "ready"
 """The stage after all of these: the server answers."""
+
+_UNDER_WAY = {
+    "": "importing",
+    "server imported": "importing",
+    "core imported": "initialising",
+    "worker imported": "initialising",
+    "weights begun": "loading weights",
+    "weights loaded": "profiling memory",
+    "compilation begun": "compiling",
+    "capture begun": "capturing graphs",
+    "engine made": "starting the server",
+    "server made": "starting the server",
+    READY: "reading back its settings",
+}
+"""What goes on once a stage was reached, and before the first."""
 
 _AT_MOST = 4096
 """Bytes of a line whose rest is still to come that are kept: longer than any marker."""
@@ -49,6 +67,11 @@ class StartStages:
     def seconds(self) -> Mapping[str, float]:
         """By stage, since this was made; only what was seen."""
         return dict(self._stamps)
+
+    @property
+    def under_way(self) -> str:
+        """What the start is at, by the last stage that it reached."""
+        return _UNDER_WAY[next((stage for stage in reversed(_UNDER_WAY) if stage in self._stamps), "")]
 
     def look(self) -> None:
         """Read what the log has got meanwhile."""

@@ -24,6 +24,7 @@ from cluster.node.failure import Phase, diagnose, last_line, port_was_taken
 from cluster.node.gpu_memory import wait_for_room
 from cluster.node.guarded import COLD, WARM, GuardedProcess
 from cluster.node.hardware import gpu_memory_used_mib, hardware_name, memory_kills
+from cluster.node.phases import Phases
 from cluster.node.processes import listening_inodes, listens_alone
 from cluster.node.replay import ReplayResult, closed_loop, run_loop
 from cluster.node.scrape import Scraper
@@ -80,13 +81,14 @@ class VllmEngine:
         self.why_cold = why_cold
 
     @contextmanager
-    def serve(self, order: Order, folder: Path) -> Iterator["VllmEndpoint"]:
+    def serve(self, order: Order, folder: Path, phases: Phases | None = None) -> Iterator["VllmEndpoint"]:
         """Start, wait until ready, check what is in effect; stop on leaving. Raises EngineFailure."""
-        if (held := wait_for_room(order)) is not None:
+        phases = phases or Phases()
+        if (held := wait_for_room(order, waiting=phases.waiting_for_memory)) is not None:
             raise EngineFailure(Cause.GPU_HELD, held)
         memory_before = gpu_memory_used_mib()
         try:
-            with _started(order, folder, self.launcher, self.why_cold) as endpoint:
+            with _started(order, folder, self.launcher, self.why_cold, phases) as endpoint:
                 yield endpoint
         except EngineFailure as failure:
             # Somebody may have come meanwhile, and then it was not the config that was too large.
@@ -100,8 +102,11 @@ class VllmEngine:
 class VllmEndpoint:
     """A vLLM server that is up and is ours."""
 
-    def __init__(self, order: Order, process: GuardedProcess, api: ServerApi, log: Path, name: str) -> None:
+    def __init__(
+        self, order: Order, process: GuardedProcess, api: ServerApi, log: Path, name: str, phases: Phases
+    ) -> None:
         self._order = order
+        self._phases = phases
         self._process = process
         self._api = api
         self._log = log
@@ -275,7 +280,16 @@ class VllmEndpoint:
     async def _scraped(
         self, playing: Coroutine[object, object, ReplayResult]
     ) -> tuple[ReplayResult, tuple[Sample, ...]]:
-        async with Scraper(self.base_url, version=self.version) as scraper:
+        before: float | None = None
+
+        def each(sample: Sample) -> None:
+            nonlocal before
+            if sample.finished_total is not None:
+                before = sample.finished_total if before is None else before
+                self._phases.ended(round(sample.finished_total - before))
+
+        # By the engine's own counter: the client has no time to count for anybody.
+        async with Scraper(self.base_url, version=self.version, each=each) as scraper:
             result = await playing
         return result, scraper.samples(result.zero_s)
 
@@ -344,7 +358,7 @@ class VllmEndpoint:
         stall_s = self._order.limits.start_stall_s
         progress = StartProgress(self._log, lambda: self._process.pids)
         while not self._is_up():
-            self._stages.look()
+            self._look()
             if not self._process.alive:
                 raise self._failed_start()
             if progress.stalled_s() > stall_s:
@@ -356,6 +370,11 @@ class VllmEndpoint:
             time.sleep(_READY_POLL_S)
         self._stages.look()
         self._stages.reached(READY)
+        self._phases.starting(self._stages.under_way)
+
+    def _look(self) -> None:
+        self._stages.look()
+        self._phases.starting(self._stages.under_way)
 
     def _is_up(self) -> bool:
         """Whether our own server answers: its socket, its name, and the engine behind it.
@@ -395,7 +414,7 @@ class _PortTaken(Exception):
 
 @contextmanager
 def _started(
-    order: Order, folder: Path, launcher: Path | None, why_cold: str | None
+    order: Order, folder: Path, launcher: Path | None, why_cold: str | None, phases: Phases
 ) -> Iterator[VllmEndpoint]:
     """A server of ours that is up, on some port; nothing of it runs afterwards."""
     log = folder / LOG_NAME
@@ -414,7 +433,7 @@ def _started(
             grace_s=order.limits.stop_s,
             launcher=launcher,
         ) as process:
-            endpoint = VllmEndpoint(order, process, api, log, name)
+            endpoint = VllmEndpoint(order, process, api, log, name, phases)
             endpoint.command = without_secrets(command)
             endpoint.launch = process.launch if why_cold is None else f"{COLD}: {why_cold}"
             try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import ray
 
 from cluster.node.engine import EngineFailure, Replay
+from cluster.node.phases import Phases
 from cluster.order import Cause, Limits, Order
 from cluster.traffic.trace import Request, Trace
 from cluster.traffic.workload import Workload
@@ -68,7 +69,7 @@ class Scripted:
         return self._name
 
     @contextmanager
-    def serve(self, order: Order, folder: Path) -> Iterator[ScriptedEndpoint]:
+    def serve(self, order: Order, folder: Path, phases: Phases | None = None) -> Iterator[ScriptedEndpoint]:
         match order.arguments.get("act"):
             case "refuse":
                 raise EngineFailure(Cause.UNSUPPORTED, "no such scheme")

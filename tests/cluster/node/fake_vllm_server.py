@@ -38,6 +38,7 @@ class Handler(BaseHTTPRequestHandler):
     name = ""
     requests: list[dict[str, object]] = []  # noqa: RUF012  # one server a process
     resets = 0
+    finished = 0
     healthy = True
 
     def log_message(self, format: str, *arguments: object) -> None: ...
@@ -50,7 +51,10 @@ class Handler(BaseHTTPRequestHandler):
             "/version": {"version": "0.99.0"},
             "/v1/models": {"data": [{"id": self.name}]},
             "/server_info": {"vllm_config": {"scheduler_config": {"max_num_seqs": seqs}}},
-            "/metrics": f'vllm:num_requests_running{{model_name="{self.name}"}} 0.0\n',
+            "/metrics": (
+                f'vllm:num_requests_running{{model_name="{self.name}"}} 0.0\n'
+                f'vllm:request_success_total{{model_name="{self.name}"}} {self.finished}\n'
+            ),
             "/requests": self.requests,
         }
         if path == "/health" and not self.healthy:
@@ -107,6 +111,7 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(600)
             self.event({"choices": [{"text": "a", "finish_reason": None}], "usage": usage(count)})
         self.event({"choices": [], "usage": usage(tokens)})
+        Handler.finished += 1
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 

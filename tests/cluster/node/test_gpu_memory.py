@@ -44,6 +44,17 @@ def test_what_leaves_room_for_the_config_stops_nothing(share: float, fits: bool)
     assert (waited(order(gpu_memory_utilization=share), 4_000, wait_s=-1) is None) is fits
 
 
+def test_only_what_is_waited_for_is_told_and_once() -> None:
+    def told(*used_mib: int) -> int:
+        looks, times = iter(used_mib), list[None]()
+        read = lambda: (GpuMemory(used_mib=next(looks), total_mib=80_000),)  # noqa: E731
+        assert wait_for_room(order(), read=read, poll_s=0, waiting=lambda: times.append(None)) is None
+        return len(times)
+
+    assert told(300) == 0
+    assert told(60_000, 30_000, 300) == 1
+
+
 def test_without_a_gpu_nothing_is_asked() -> None:
     def never() -> tuple[GpuMemory, ...]:
         raise AssertionError
@@ -81,7 +92,7 @@ def test_an_engine_is_not_started_into_a_full_gpu_and_its_config_is_not_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "cluster.node.vllm_server.wait_for_room", lambda order: wait_for_room(order, wait_s=0.0)
+        "cluster.node.vllm_server.wait_for_room", lambda order, **_: wait_for_room(order, wait_s=0.0)
     )
     with pytest.raises(EngineFailure, match="process 4711") as caught, VllmEngine().serve(order(), tmp_path):
         pass

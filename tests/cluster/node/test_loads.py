@@ -11,6 +11,7 @@ import pytest
 
 from cluster.node.engine import LOG_NAME, EngineFailure, Replay
 from cluster.node.loads import grid_of
+from cluster.node.phases import Phases
 from cluster.node.run import run_trial
 from cluster.node.simulated import SimulatedEngine
 from cluster.order import CapacityLoad, Cause, ClosedLoop, Failed, FixedLoad, Limits, Measured, Order
@@ -69,7 +70,7 @@ class Limited:
     stages_s: Mapping[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def serve(self, order: Order, folder: Path) -> "Iterator[Limited]":
+    def serve(self, order: Order, folder: Path, phases: Phases | None = None) -> "Iterator[Limited]":
         (folder / LOG_NAME).write_text("")
         self.steps.append("serve")
         yield self

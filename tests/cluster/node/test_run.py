@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from cluster.node.engine import LOG_NAME, Engine, EngineFailure, Replay
+from cluster.node.phases import Phases
 from cluster.node.run import run_trial
 from cluster.order import Cause, Failed, Limits, Measured, Order, Ran
 from cluster.traffic.request import Request
@@ -69,7 +70,7 @@ class ScriptedEngine:
     stages_s: Mapping[str, float] = field(default_factory=lambda: {"ready": 2.0})
 
     @contextmanager
-    def serve(self, order: Order, folder: Path) -> "Iterator[ScriptedEngine]":
+    def serve(self, order: Order, folder: Path, phases: Phases | None = None) -> "Iterator[ScriptedEngine]":
         (folder / LOG_NAME).write_text("started with hf_abcdefghijkl\n" + "and so on\n" * 100 + "ended\n")
         self.step("serve")
         try:
@@ -211,7 +212,9 @@ def test_a_replay_without_one_success_is_a_failure(tmp_path: Path, error: str, c
 def test_an_engine_that_writes_no_log_does_no_harm(tmp_path: Path) -> None:
     class Silent(ScriptedEngine):
         @contextmanager
-        def serve(self, order: Order, folder: Path) -> "Iterator[ScriptedEngine]":
+        def serve(
+            self, order: Order, folder: Path, phases: Phases | None = None
+        ) -> "Iterator[ScriptedEngine]":
             yield self
 
     assert run_trial(ORDER, Silent(), tmp_path).ran.log == ""

@@ -18,6 +18,11 @@ LOG = (
     ("worker imported", "(VllmWorker-0 pid=9) WARNING 11-30 15:14:19 [vllm.py:725] Model Runner V2\n"),
     ("weights begun", "(Worker pid=9) INFO [cpu_model_runner.py:68] Starting to load model m...\n"),
     ("weights loaded", "(Worker pid=9) INFO [default_loader.py:501] Loading weights took 0.45 seconds\n"),
+    ("compilation begun", "(Worker pid=9) INFO [monitor.py:40] [backbone] Starting torch.compile\n"),
+    (
+        "capture begun",
+        "(Worker pid=9) Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):   0%|  | 0/7\r",
+    ),
     (
         "engine made",
         "(EngineCore pid=8) INFO [core.py:402] init engine (profile, create kv cache) took 1 s\n",
@@ -41,6 +46,30 @@ def test_each_stage_has_the_time_at_which_its_line_was_first_seen(log: Path, clo
     assert [stage for stage, _ in LOG] == list(STAGES)
     expected = {stage: float(number) for number, (stage, _) in enumerate(LOG, 1)}
     assert stages.seconds == expected | {READY: 10.0}
+
+
+def test_what_goes_on_follows_from_the_last_stage_that_was_reached(log: Path, clock: Clock) -> None:
+    stages = StartStages(log, now=clock)
+    seen = [stages.under_way]
+    for _, line in LOG:
+        with log.open("a") as file:
+            file.write(line)
+        stages.look()
+        seen.append(stages.under_way)
+    assert seen == [
+        "importing",
+        "importing",
+        "initialising",
+        "initialising",
+        "loading weights",
+        "profiling memory",
+        "compiling",
+        "capturing graphs",
+        "starting the server",
+        "starting the server",
+    ]
+    stages.reached(READY)
+    assert stages.under_way == "reading back its settings"
 
 
 def test_an_engine_without_workers_skips_their_stage(log: Path, clock: Clock) -> None:

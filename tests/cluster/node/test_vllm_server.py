@@ -19,10 +19,13 @@ from cluster.node.engine import LOG_NAME, EngineFailure
 from cluster.node.guard import read_record
 from cluster.node.guarded import RECORD_NAME
 from cluster.node.launcher_client import Launcher
+from cluster.node.phases import Phases
 from cluster.node.processes import process
+from cluster.node.run import run_trial
 from cluster.node.server_api import free_port
 from cluster.node.vllm_server import VllmEndpoint, VllmEngine
-from cluster.order import Cause, Limits, Order
+from cluster.order import Cause, Limits, Measured, Order
+from cluster.phase import Phase, PhaseName
 from cluster.traffic.request import Request
 from cluster.traffic.sessions import Sessions
 from cluster.traffic.trace import Trace
@@ -114,6 +117,21 @@ def test_it_serves_says_what_it_is_and_leaves_nothing(order: MakeOrder, tmp_path
         assert endpoint.command[-2:] == ("--max-num-seqs", "4")
         assert endpoint.hardware
     assert running(pids) == []
+
+
+def test_it_tells_the_stages_of_its_start_and_how_far_a_replay_is(order: MakeOrder, tmp_path: Path) -> None:
+    lines = ["(EngineCore pid=8) INFO one", "(Worker pid=9) Starting to load model m"]
+    asked = order(say=lines, say_every_s=0.6)
+    told: list[Phase] = []
+    outcome = run_trial(asked, VllmEngine(), tmp_path, Phases(told.append))
+    assert isinstance(outcome, Measured)
+    stages = [phase.stage for phase in told if phase.name is PhaseName.STARTING]
+    settings = "reading back its settings"
+    assert stages == [None, "importing", "initialising", "loading weights", settings]
+    replays = [phase for phase in told if phase.name is PhaseName.REPLAYING]
+    assert {phase.requests for phase in replays} == {4}
+    # What warmed it up ended in the engine too, and is not of the replay.
+    assert [replays[0].ended, replays[1].ended, replays[-1].ended] == [None, 0, 4]
 
 
 def test_two_starts_never_share_a_name(order: MakeOrder, tmp_path: Path) -> None:

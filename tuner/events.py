@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.order import Outcome
+from cluster.phase import Phase
 from search_spaces.values import Scalar
 from tuner.front import FrontView
 
@@ -18,6 +19,16 @@ class Started:
     is_control: bool
     repeats: int | None = None
     """The trial whose config it measures again, if it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderWay:
+    """A trial under way is in this phase, or this far in it. Nodes tell it, not the search."""
+
+    number: int
+    node: str | None
+    """Where it runs; None where nodes are not told apart."""
+    phase: Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,4 +103,4 @@ class Done:
     """Whether MLflow has everything."""
 
 
-Event = Started | Waiting | Retried | Noted | Finished | FrontMoved | Done
+Event = Started | UnderWay | Waiting | Retried | Noted | Finished | FrontMoved | Done

@@ -1,7 +1,7 @@
 """A search as it runs, in a terminal: what is under way, the best so far, the front as a plot, the time left.
 
-Lines of what has happened scroll above it, the same as where there is no terminal. Nodes tell nothing while a
-trial runs, so a running trial has the time that it has taken beside what trials take, and no phase.
+Lines of what has happened scroll above it, the same as where there is no terminal. A running trial has the
+phase that its node last told, since when it is in it, and the time that it has taken beside what trials take.
 """
 
 import os
@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import IO
 
@@ -19,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.order import Measured
+from cluster.phase import Phase
 from objectives.metrics import METRICS, published
-from tuner.events import Done, Event, Finished, FrontMoved, Started, Waiting
+from tuner.events import Done, Event, Finished, FrontMoved, Retried, Started, UnderWay, Waiting
 from tuner.live_plot import CONTROL, DOMINATED, FRONT, Place, plot_lines
 from tuner.terminal import Progress, about, clock, config_words
 
@@ -29,6 +30,8 @@ _PLOT_ROWS = 8
 _LOWEST = 24
 """Rows of a terminal below which the plot is left out."""
 _WIDEST = 100
+_NODE_FROM = 90
+"""Columns of a terminal below which the node is left out."""
 _BY_SHOWN = {metric.shown: metric for metric in METRICS.values()}
 
 
@@ -36,6 +39,16 @@ _BY_SHOWN = {metric.shown: metric for metric in METRICS.values()}
 class _Running:
     since: float
     what: str
+    node: str | None = None
+    phase: Phase | None = None
+    """None: nothing was told yet."""
+    phase_since: float = 0.0
+
+    def told(self, event: UnderWay, at: float) -> "_Running":
+        """With what was told of it."""
+        same = self.phase is not None and self.phase.is_further(event.phase)
+        since = self.phase_since if same else at
+        return replace(self, node=event.node, phase=event.phase, phase_since=since)
 
 
 @dataclass(slots=True)
@@ -62,6 +75,12 @@ class LiveState:
                 again = "" if event.repeats is None else f"trial {event.repeats} again: "
                 what = "the engine's defaults" if event.is_control else config_words(event.config)
                 self.running[event.number] = _Running(since=self.clock(), what=again + what)
+            case UnderWay():
+                if event.number in self.running:
+                    self.running[event.number] = self.running[event.number].told(event, self.clock())
+            case Retried():
+                if event.number in self.running:
+                    self.running[event.number] = replace(self.running[event.number], phase=None)
             case Finished():
                 self._finished(event)
             case Waiting():
@@ -110,7 +129,7 @@ def picture(state: LiveState, *, width: int, height: int) -> RenderableType:
     """What stands at the foot of the terminal now."""
     parts: list[RenderableType] = [_head(state)]
     if state.running:
-        parts.append(_running(state))
+        parts.append(_running(state, width=width))
     plot = _plot(state, width=width) if height >= _LOWEST else []
     return Group(*parts, *(Text(line, no_wrap=True) for line in plot))
 
@@ -129,16 +148,22 @@ def _head(state: LiveState) -> Text:
     return Text("  ".join(words), style="bold", no_wrap=True, overflow="ellipsis")
 
 
-def _running(state: LiveState) -> Table:
+def _running(state: LiveState, *, width: int) -> Table:
+    on_nodes = width >= _NODE_FROM and any(one.node is not None for one in state.running.values())
     table = Table(box=None, padding=(0, 1), expand=True)
     table.add_column("running", no_wrap=True)
     table.add_column("for", justify="right", no_wrap=True)
-    table.add_column("config", no_wrap=True, overflow="ellipsis", ratio=1)
-    expected = state.expected_s
+    if on_nodes:
+        table.add_column("node", no_wrap=True, overflow="ellipsis", max_width=width // 5)
+    table.add_column("phase", no_wrap=True, overflow="ellipsis")
+    table.add_column("since", justify="right", no_wrap=True)
+    table.add_column("config", no_wrap=True, overflow="ellipsis", ratio=1, min_width=10)
+    expected, now = state.expected_s, state.clock()
     for number, running in sorted(state.running.items()):
-        taken = clock(state.clock() - running.since)
         of = "" if expected is None else f" of about {clock(expected)}"
-        table.add_row(f"trial {number}", taken + of, running.what)
+        phase = ("?", "") if running.phase is None else (running.phase.text, clock(now - running.phase_since))
+        node = [running.node or "?"] if on_nodes else []
+        table.add_row(f"trial {number}", clock(now - running.since) + of, *node, *phase, running.what)
     return table
 
 

@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.order import Failed, Measured
+from cluster.phase import Phase
 from objectives.measurement import Estimate, Measurement, Mode
 from objectives.metrics import METRICS, published
 from search_spaces.values import Scalar
 from tuner.bracket import below_text, bracket, capacity_text, is_capacity, replays, resolution_text, side_of
+from tuner.events import UnderWay
 from tuner.front import FrontView
 from tuner.loads import load_text, measured_text, mode
 from tuner.records import StoredTrial
@@ -56,15 +58,21 @@ class Progress:
 
     say: Callable[[str], None]
     started: float = field(default_factory=time.perf_counter)
+    phases: dict[int, Phase] = field(default_factory=dict)
+    """Of trials under way, by number."""
 
     def show(self, event: Event | str) -> None:
-        """Say one line; a string is said as it is."""
-        line = event if isinstance(event, str) else _event_line(event)
+        """Say one line, a phase not before it is waited for; a string is said as it is."""
+        if isinstance(event, UnderWay):
+            self.phases[event.number] = event.phase
+        elif isinstance(event, Started | Finished | Retried):
+            self.phases.pop(event.number, None)
+        line = event if isinstance(event, str) else _event_line(event, self.phases)
         if line:
             self.say(f"[{clock(time.perf_counter() - self.started)}] {line}")
 
 
-def _event_line(event: Event) -> str | None:
+def _event_line(event: Event, phases: Mapping[int, Phase]) -> str | None:
     match event:
         case Started():
             what = "control, the engine's defaults" if event.is_control else config_words(event.config)
@@ -72,14 +80,14 @@ def _event_line(event: Event) -> str | None:
         case Finished():
             return f"trial {event.number} {_again(event.repeats)}{_outcome_words(event)}{_left(event)}"
         case Waiting():
-            return _waiting_words(event)
+            return _waiting_words(event, phases)
         case Retried():
             return f"trial {event.number} is run again: {event.reason}"
         case Noted():
             return event.text
         case FrontMoved():
             return f"front is now trial {', '.join(map(str, event.numbers))}"
-        case Done():
+        case UnderWay() | Done():
             return None
 
 
@@ -87,8 +95,11 @@ def _again(repeats: int | None) -> str:
     return "" if repeats is None else f"(trial {repeats} again) "
 
 
-def _waiting_words(event: Waiting) -> str:
-    running = ", ".join(f"trial {number} for {seconds:.0f} s" for number, seconds in event.running_s.items())
+def _waiting_words(event: Waiting, phases: Mapping[int, Phase]) -> str:
+    running = ", ".join(
+        f"trial {number} for {seconds:.0f} s" + (f" ({phases[number].text})" if number in phases else "")
+        for number, seconds in event.running_s.items()
+    )
     best = event.view.recommended
     objective = METRICS[event.view.goal.objectives[0].metric]
     found = ""

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cluster.dispatch.dispatch import Dispatch, DispatchError
+from cluster.dispatch.dispatch import Dispatch, DispatchError, Tell
 from cluster.dispatch.in_process import InProcess
 from cluster.node.secrecy import HIDDEN
 from cluster.node.small_model import ModelUnavailable, prepare_small_model
+from cluster.phase import Phase
 from cluster.traffic.tokenizer import TokenizerError, load_encode
 from cluster.traffic.trace import TraceError
 from cluster.traffic.workload import Sessions, Workload
@@ -29,6 +30,7 @@ from tuner.ablation.run import ablate as run_ablation
 from tuner.ablation.surface.plan import AskedSurface
 from tuner.ablation.surface.report import SurfaceReport
 from tuner.ablation.traffic import same_traffic
+from tuner.events import UnderWay
 from tuner.explain import Explanation
 from tuner.explain import explain as explain_trial
 from tuner.front import FrontView, read_view
@@ -212,7 +214,11 @@ def search(asked: SearchRequest, show: Callable[[Event | str], None]) -> Searche
             order=order,
         )
         recipe = sampler_named(study.sampler)
-        with dispatch_for(study.engine, asked.address) as dispatch:
+
+        def tell(number: int, node: str | None, phase: Phase) -> None:
+            show(UnderWay(number=number, node=node, phase=phase))
+
+        with dispatch_for(study.engine, asked.address, tell) as dispatch:
             check_room(order(0, None), dispatch, space)
             if study.engine == "vllm":
                 # A tokenizer that is missing is missed before a trial is.
@@ -349,22 +355,26 @@ def tracking_uri_of(study: StudyFile, runs: Path) -> str:
     return str(kept)
 
 
-def dispatch_for(engine: str, address: str | None) -> Dispatch:
-    """Where trials of this engine run: on a Ray cluster at this address, else on this machine."""
+def dispatch_for(engine: str, address: str | None, tell: Tell | None = None) -> Dispatch:
+    """Where trials of this engine run: on a Ray cluster at this address, else on this machine.
+
+    Args:
+        tell: told what trials under way are doing.
+    """
     # Imported when needed: Ray takes seconds to import, and a simulated study on this machine needs none.
     if engine == "simulated":
         from cluster.node.simulated import SimulatedEngine
 
         simulated = SimulatedEngine()
         if address is None:
-            return InProcess(simulated)
+            return InProcess(simulated, tell)
         from cluster.dispatch.on_ray import OnRay
 
-        return OnRay(simulated, address)
+        return OnRay(simulated, address, tell)
     from cluster.dispatch.on_ray import OnRay
     from cluster.node.vllm_server import VllmEngine
 
-    return OnRay(VllmEngine(), address)
+    return OnRay(VllmEngine(), address, tell)
 
 
 def _default_storage(runs: Path) -> str:

@@ -1,5 +1,6 @@
 """Where a trial runs is the only thing that differs between dispatches; this is what they share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -8,7 +9,12 @@ from cluster.node.facts import NodeFacts
 from cluster.node.model_files import ModelName
 from cluster.node.vllm_arguments import Checked
 from cluster.order import Order, Outcome
+from cluster.phase import Phase
 from search_spaces.values import Json
+
+Tell = Callable[[int, str | None, Phase], None]
+"""Given the number of a trial under way, its node's name where nodes are told apart, and the phase that it is
+in. A dispatch calls it from within `next`, and not again for a trial whose outcome it has given."""
 
 
 class DispatchError(Exception):

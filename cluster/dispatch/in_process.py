@@ -4,11 +4,12 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from cluster.dispatch.dispatch import Inventory
+from cluster.dispatch.dispatch import Inventory, Tell
 from cluster.node.engine import Engine
 from cluster.node.facts import NodeFacts
 from cluster.node.model_files import ModelName
 from cluster.node.owner import trial_folder
+from cluster.node.phases import Phases
 from cluster.node.run import run_trial
 from cluster.node.simulation.argument_names import check_names
 from cluster.node.vllm_arguments import Checked
@@ -17,10 +18,15 @@ from search_spaces.values import Json
 
 
 class InProcess:
-    """A Dispatch that runs an order when its outcome is asked for."""
+    """A Dispatch that runs an order when its outcome is asked for.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        tell: told what the order's trial is doing.
+    """
+
+    def __init__(self, engine: Engine, tell: Tell | None = None) -> None:
         self._engine = engine
+        self._tell = tell
         self._waiting: deque[Order] = deque()
 
     @property
@@ -46,8 +52,10 @@ class InProcess:
         if not self._waiting:
             raise LookupError("no order is under way")
         order = self._waiting.popleft()
+        tell, number = self._tell, order.number
+        phases = Phases() if tell is None else Phases(lambda phase: tell(number, None, phase))
         with trial_folder() as folder:
-            return order.number, run_trial(order, self._engine, folder)
+            return number, run_trial(order, self._engine, folder, phases)
 
     def check_arguments(self, order: Order, arguments: list[dict[str, Json]]) -> Checked | None:
         """Names alone, for the simulated engine has no vLLM to ask."""

@@ -37,7 +37,8 @@ import cluster
 import objectives
 import search_spaces
 from cluster.dispatch.address import check_listens
-from cluster.dispatch.dispatch import DispatchError, Inventory
+from cluster.dispatch.dispatch import DispatchError, Inventory, Tell
+from cluster.dispatch.phase_board import PhaseBoard
 from cluster.dispatch.placing import Node, choose, cpus_of, named, room
 from cluster.dispatch.preparing import Models, Need, Preparing
 from cluster.dispatch.probe import AUTH_MODE, TOKEN_ADVICE, auth_mode, has_token
@@ -48,11 +49,13 @@ from cluster.node.facts import NodeFacts, node_facts
 from cluster.node.launcher_client import Launcher
 from cluster.node.model_files import ModelMissing, ModelName, ModelState, fetch, models_of, state_of
 from cluster.node.owner import mark, trial_folder
+from cluster.node.phases import Phases
 from cluster.node.run import run_trial
 from cluster.node.simulation.argument_names import check_names
 from cluster.node.vllm_arguments import Checked, EngineMissing, check_arguments
 from cluster.node.vllm_server import VllmEngine
 from cluster.order import Cause, Failed, Order, Outcome, Ran
+from cluster.phase import Phase, PhaseName
 from cluster.traffic.trace import Trace
 from search_spaces.values import Json
 
@@ -78,6 +81,12 @@ _CANCEL_S = 30.0
 _LOOK_S = 2.0
 """How often it is asked whether the nodes of what is under way still live: Ray leaves a task that waits for a
 dead node waiting."""
+_HEAR_S = 1.0
+"""How often the phases of trials are asked for at most; it is seldomer where nothing else happens."""
+_HEARD_S = 0.05
+"""How long their answer is waited for: one that is late is taken next time."""
+_UNTAKEN = 64
+"""Calls that a node may have sent to a board which does not take them; what it tells beyond is dropped."""
 _NODES_S = 1.0
 """How long what Ray said of the nodes is taken to hold."""
 _FACTS_S = 90.0
@@ -107,8 +116,29 @@ class _WarmStarts:
         return VllmEngine(self._launcher.path, why_cold=self._launcher.problem)
 
 
-def _run(order: Order, trace: Trace, engine: Engine, warm_starts: Any = None) -> Outcome:
+class _Telling:
+    """Tells a trial's phases to the driver's board. A board that is gone costs the trial nothing."""
+
+    def __init__(self, board: Any, sending: int) -> None:
+        self._call = None if board is None else board.tell.options(num_returns=0)
+        self._sending = sending
+
+    def __call__(self, phase: Phase) -> None:
+        if self._call is None:
+            return
+        try:
+            # Ray's own threads send it, and nothing comes back.
+            self._call.remote(self._sending, phase)
+        except ray.exceptions.PendingCallsLimitExceeded:
+            return
+        except _NO_RAY:
+            self._call = None
+
+
+def _run(order: Order, trace: Trace, engine: Engine, warm_starts: Any, board: Any, sending: int) -> Outcome:
     whole = replace(order, workload=replace(order.workload, trace=trace))
+    phases = Phases(_Telling(board, sending))
+    phases.starting()
     if warm_starts is not None:
         try:
             # Before the trial begins, so that the first on a node does not have it in its start.
@@ -118,7 +148,7 @@ def _run(order: Order, trace: Trace, engine: Engine, warm_starts: Any = None) ->
         except ray.exceptions.RayError as error:
             engine = VllmEngine(why_cold=f"the launcher's keeper died: {_first_line(error)}")
     with trial_folder() as folder:
-        return run_trial(whole, engine, folder)
+        return run_trial(whole, engine, folder, phases)
 
 
 def _missing(models: tuple[ModelName, ...]) -> tuple[ModelName, ...]:
@@ -137,6 +167,8 @@ class _UnderWay:
     node: Node
     group: PlacementGroup | None
     """What reserves its GPUs."""
+    sending: int
+    """Of an order: it may be sent out again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +200,13 @@ class OnRay:
         engine: what serves; pickled to the nodes.
         address: a running cluster ("auto", "host:port", "ray://…"); None starts a Ray of its own on
             this machine and stops it on closing.
+        tell: told what trials are doing; None: nobody asks them.
 
     Raises:
         DispatchError: no Ray at that address, or this process has one open already.
     """
 
-    def __init__(self, engine: Engine, address: str | None = None) -> None:
+    def __init__(self, engine: Engine, address: str | None = None, tell: Tell | None = None) -> None:
         if ray.is_initialized():
             # Ray keeps one connection a process: closing ours would close the other.
             raise DispatchError("this process has a Ray open already; close that one first")
@@ -190,6 +223,12 @@ class OnRay:
         self._sent_trace: tuple[Trace, ray.ObjectRef[Trace]] | None = None
         self._seen: tuple[float, tuple[Node, ...]] | None = None
         self._warm_starts: dict[str, Any] = {}
+        self._tell = tell
+        self._sendings = 0
+        self._board: Any = None
+        self._taking: ray.ObjectRef[dict[int, tuple[Phase, ...]]] | None = None
+        self._asked_s = -math.inf
+        self._untold: list[tuple[Order, Node, Phase]] = []
         self._reaper: subprocess.Popen[bytes] | None = None
         # It says at every start that tokens are on, which is as it should be.
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
@@ -319,7 +358,10 @@ class OnRay:
         need = Need(node.id, self._models(order))
         if not need.models or need in self._preparing.ready or self._is_here(need.models):
             self._launch(order, node)
-        elif self._preparing.wait(need, order):
+            return
+        fetching = any(asked.need == need and asked.fetching for asked in self._asked.values())
+        self._enters(order, node, PhaseName.FETCHING if fetching else PhaseName.SENT)
+        if self._preparing.wait(need, order):
             self._ask(need, node)
 
     def _is_here(self, models: Models) -> bool:
@@ -339,8 +381,49 @@ class OnRay:
         task = _run_among_others if self._engine.name == "simulated" else _run_by_itself
         sent = replace(order, workload=replace(order.workload, trace=_NO_TRACE))
         warm = self._warm_starts_at(node, sent)
-        ref = task.options(**options).remote(sent, self._trace(order), self._engine, warm)
-        self._under_way[ref] = _UnderWay(order, node, group)
+        self._sendings += 1
+        ref = task.options(**options).remote(
+            sent, self._trace(order), self._engine, warm, self._phase_board(), self._sendings
+        )
+        self._under_way[ref] = _UnderWay(order, node, group, self._sendings)
+        self._enters(order, node, PhaseName.SENT)
+
+    def _enters(self, order: Order, node: Node, name: PhaseName) -> None:
+        """Have it told of an order, when `next` is called again."""
+        if self._tell is not None:
+            self._untold.append((order, node, Phase(name=name)))
+
+    def _phase_board(self) -> Any:
+        """Where nodes tell phases."""
+        if self._board is None and self._tell is not None:
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            # One that dies is begun again by Ray, empty, and whoever knew it knows it still.
+            options = {"scheduling_strategy": here, "max_pending_calls": _UNTAKEN, "max_restarts": -1}
+            self._board = _actor(PhaseBoard).options(**options).remote()
+        return self._board
+
+    def _hear(self) -> None:
+        """Tell what is known of phases. Whatever is wrong with the board, the trials are not."""
+        if self._tell is None:
+            return
+        untold, self._untold = self._untold, []
+        for order, node, phase in untold:
+            if order.number in self._shares:  # it may have ended meanwhile
+                self._tell(order.number, node.name, phase)
+        if self._board is None or time.monotonic() - self._asked_s < _HEAR_S:
+            return
+        self._asked_s = time.monotonic()
+        try:
+            self._taking = self._taking or self._board.take.remote()
+            if not ray.wait([self._taking], timeout=_HEARD_S)[0]:
+                return
+            told = ray.get(self._taking)
+        except _NO_RAY:
+            told = {}
+        self._taking = None
+        for flight in self._under_way.values():
+            for phase in told.get(flight.sending, ()):
+                self._tell(flight.order.number, flight.node.name, phase)
 
     def _warm_starts_at(self, node: Node, order: Order) -> Any:
         """The node's launcher of real engines, with the first order's environment."""
@@ -377,6 +460,7 @@ class OnRay:
         while True:
             if self._ended:
                 return self._ended.popleft()
+            self._hear()
             waiting = [*self._under_way, *self._asked]
             if not waiting:
                 raise LookupError("no order is under way")
@@ -436,6 +520,8 @@ class OnRay:
             return
         if lacking:
             self._said.append(f"node {node.name} fetches {', '.join(map(str, lacking))}")
+            for order in self._preparing.waiting.get(need, ()):
+                self._enters(order, node, PhaseName.FETCHING)
             fetching = _task(fetch).options(**_at(node)).remote(need.models)
             self._asked[fetching] = _Asked(need, node, True, time.monotonic())
             return
@@ -488,6 +574,7 @@ class OnRay:
         self._preparing.waiting.clear()
         self._shares.clear()
         self._taken.clear()
+        self._untold.clear()
         for ref in waiting:
             ray.cancel(ref)
         for ref in asked:

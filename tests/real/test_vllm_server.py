@@ -20,10 +20,12 @@ import pytest
 from cluster.node.engine import LOG_NAME, EngineFailure, Replay
 from cluster.node.guard import GuardRecord, read_record
 from cluster.node.guarded import PACKAGE_ROOT, RECORD_NAME
+from cluster.node.phases import Phases
 from cluster.node.run import run_trial
 from cluster.node.start_stages import READY, STAGES
 from cluster.node.vllm_server import VllmEndpoint, VllmEngine
 from cluster.order import Cause, Failed, Limits, Order
+from cluster.phase import Phase, PhaseName
 from cluster.traffic.request import Request
 from cluster.traffic.trace import Trace
 from cluster.traffic.workload import Workload
@@ -97,12 +99,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def endpoint(small_model: Path, launcher: Path, folder: Path) -> Iterator[VllmEndpoint]:
+def told() -> list[Phase]:
+    """What the first engine's trial told."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def phases(told: list[Phase]) -> Phases:
+    return Phases(told.append)
+
+
+@pytest.fixture(scope="module")
+def endpoint(small_model: Path, launcher: Path, folder: Path, phases: Phases) -> Iterator[VllmEndpoint]:
     """One engine with prefix caching and ngram speculation, warmed up."""
     asked = order(small_model, {"enable_prefix_caching": True, "speculative_config": NGRAM})
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(PYTESTS_OWN)
-        with VllmEngine(launcher).serve(asked, folder) as served:
+        with VllmEngine(launcher).serve(asked, folder, phases) as served:
             served.warm_up(asked.workload)
             yield served
 
@@ -124,16 +137,31 @@ def test_it_tells_what_is_in_effect(endpoint: VllmEndpoint, folder: Path) -> Non
     assert len(record_in(folder).ours) >= 3  # guard, API server, engine core
     assert endpoint.launch == "warm"
     stages = endpoint.stages_s
-    assert list(stages) == [*STAGES, READY]
+    eager = [stage for stage in STAGES if stage not in ("compilation begun", "capture begun")]
+    assert list(stages) == [*eager, READY]
     assert sorted(stages.values()) == list(stages.values())
 
 
+def test_it_told_the_stages_of_its_start_as_they_came(endpoint: VllmEndpoint, told: list[Phase]) -> None:
+    stages = [phase.stage for phase in told if phase.name is PhaseName.STARTING]
+    # Looked at four times a second: what was over sooner need not have been seen.
+    assert stages[0] == "importing"
+    assert stages[-1] == "reading back its settings"
+    in_order = ["importing", "initialising", "loading weights", "profiling memory", "starting the server"]
+    assert stages[:-1] == [stage for stage in in_order if stage in stages]
+    assert len(stages) > 3
+
+
 def test_a_replay_serves_every_token_and_the_counters_agree(
-    endpoint: VllmEndpoint, small_model: Path
+    endpoint: VllmEndpoint, small_model: Path, phases: Phases, told: list[Phase]
 ) -> None:
     workload = order(small_model, {}).workload
+    phases.replaying(1, speed=1.0, requests=4)
     endpoint.reset_caches()
     replay = endpoint.play(workload, LIMITS)
+    ended = [phase.ended for phase in told if phase.replay == 1]
+    assert ended[:2] == [None, 0]
+    assert ended[-1] == 4  # not what warmed it up
     assert [record.error for record in replay.records] == [None] * 4
     assert [record.tokens_out for record in replay.records] == [8, 8, 8, 48]
     assert [record.cached_tokens for record in replay.records][:3] == [0, 128, 128]

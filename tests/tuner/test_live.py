@@ -4,8 +4,9 @@ import pytest
 from rich.console import Console
 
 from cluster.order import Outcome
+from cluster.phase import Phase, PhaseName
 from tests.tuner import stories
-from tuner.events import Event, Finished, FrontMoved, Started, Waiting
+from tuner.events import Event, Finished, FrontMoved, Retried, Started, UnderWay, Waiting
 from tuner.front import view
 from tuner.live import LiveState, picture, search_progress
 from tuner.live_plot import CONTROL, DOMINATED, FRONT, Place, plot_lines
@@ -44,10 +45,16 @@ def finished(
     )
 
 
-def told(state: LiveState, *, width: int = 100, height: int = 40) -> str:
-    page = io.StringIO()
-    Console(file=page, width=width).print(picture(state, width=width, height=height))
-    return page.getvalue()
+def told(state: LiveState, *, width: int = 120, height: int = 40, colour: bool = False) -> str:
+    console = Console(
+        file=io.StringIO(), width=width, record=True, force_terminal=colour, no_color=not colour
+    )
+    console.print(picture(state, width=width, height=height))
+    return console.export_text(styles=colour)
+
+
+def replay(number: int, ended: int | None = None) -> Phase:
+    return Phase(name=PhaseName.REPLAYING, replay=number, speed=1.25, requests=20, ended=ended)
 
 
 def taken(*events: Event, clock: Clock | None = None) -> LiveState:
@@ -68,6 +75,50 @@ def test_what_runs_is_shown_with_its_time_beside_what_trials_take() -> None:
     assert "00:30 of about 01:30" in text
     assert "speculation=ngram" in text
     assert "trial 0" not in text
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_what_runs_is_shown_with_its_node_and_phase_and_since_when_it_is_in_it(colour: bool) -> None:
+    clock = Clock()
+    state = taken(
+        Started(number=1, config={"speculation": "ngram"}, is_control=False),
+        UnderWay(number=1, node="gpu-a", phase=Phase(name=PhaseName.STARTING, stage="loading weights")),
+        Started(number=2, config={"speculation": "off"}, is_control=False),
+        UnderWay(number=2, node="gpu-b", phase=replay(3)),
+        clock=clock,
+    )
+    clock.now += 30
+    state.take(UnderWay(number=2, node="gpu-b", phase=replay(3, ended=9)))
+    state.take(UnderWay(number=1, node="gpu-a", phase=Phase(name=PhaseName.WARMING_UP)))
+    clock.now += 12
+    head, _, first, second, *_ = (line.rstrip() for line in told(state, colour=colour).splitlines())
+    assert first.split()[:4] == ["trial", "1", "00:42", "gpu-a"]
+    assert "warming up" in first
+    assert "00:12 speculation=ngram" in " ".join(first.split())
+    # Further in a phase is still the same phase.
+    assert "gpu-b replay 3 at speed 1.25, 45% 00:42 speculation=off" in " ".join(second.split())
+    assert ("\x1b[" in head) is colour
+
+
+def test_a_trial_that_told_nothing_yet_or_was_sent_again_has_no_phase() -> None:
+    state = taken(Started(number=1, config={"a": 1}, is_control=False))
+    assert "? " in told(state).splitlines()[2]
+    state.take(UnderWay(number=1, node=None, phase=replay(1)))
+    assert "replay 1" in told(state)
+    state.take(Retried(number=1, reason="lost node: gone"))
+    assert "replay 1" not in told(state)
+    state.take(UnderWay(number=7, node=None, phase=replay(1)))  # of no trial that runs
+    assert "replay 1" not in told(state)
+
+
+def test_where_nodes_are_not_told_apart_or_the_terminal_is_narrow_there_is_no_node() -> None:
+    events = (
+        Started(number=1, config={"a": 1}, is_control=False),
+        UnderWay(number=1, node="gpu-a", phase=replay(1)),
+    )
+    assert "node" in told(taken(*events))
+    assert "node" not in told(taken(*events), width=80)
+    assert "node" not in told(taken(events[0], UnderWay(number=1, node=None, phase=replay(1))))
 
 
 def test_the_head_tells_how_far_it_is_what_failed_the_best_and_the_time_left() -> None:
@@ -115,6 +166,7 @@ def test_a_low_terminal_has_no_plot_and_a_narrow_one_no_line_that_wraps() -> Non
     events = (
         finished(0, stories.measured()),
         Started(number=1, config={"name": "x" * 300}, is_control=False),
+        UnderWay(number=1, node="n" * 50, phase=replay(1, ended=4)),
     )
     assert "│" in told(taken(*events))
     assert "│" not in told(taken(*events), height=20)
@@ -153,6 +205,7 @@ def test_where_there_is_no_terminal_lines_are_plain() -> None:
     said: list[str] = []
     with search_progress(io.StringIO(), said.append) as show:
         show(Started(number=1, config={"a": 1}, is_control=False))
+        show(UnderWay(number=1, node=None, phase=replay(1)))
     assert len(said) == 1
     assert said[0].endswith("trial 1 started: a=1")
 

@@ -4,15 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from cluster.order import Cause, Failed, Measured
+from cluster.phase import Phase, PhaseName
 from objectives.measurement import Estimate
 from search_spaces.measure import Fixed
 from tests.tuner import loads, stories
 from tests.tuner.test_export import STUDY, TRIAL
 from tests.tuner.verdicts import passed, verdict
+from tuner.events import UnderWay
 from tuner.front import view
 from tuner.quality import Checks
 from tuner.records import StoredTrial
-from tuner.study import Event, Finished, Started, Waiting
+from tuner.study import Event, Finished, Retried, Started, Waiting
 from tuner.terminal import Progress, config_words, front_lines, next_steps
 
 
@@ -122,6 +124,22 @@ def test_a_quiet_search_says_what_runs_how_far_it_is_and_the_best_so_far() -> No
     assert _said(event).endswith(
         "running trial 6 for 42 s [1 of 8 done, best goodput_rps 3.25 (trial 5), about 2 min left]"
     )
+
+
+def test_what_is_waited_for_is_told_with_its_phase_and_a_phase_has_no_line_of_its_own() -> None:
+    lines: list[str] = []
+    show = Progress(say=lines.append).show
+    waiting = Waiting(running_s={6: 42.0, 7: 3.0}, view=view(STUDY, []), total=8, eta_s=None)
+    replay = Phase(name=PhaseName.REPLAYING, replay=2, speed=1.25, requests=8, ended=2)
+    show(UnderWay(number=6, node="a", phase=replay))
+    assert lines == []
+    show(waiting)
+    assert lines.pop().endswith(
+        "running trial 6 for 42 s (replay 2 at speed 1.25, 25%), trial 7 for 3 s [0 of 8 done]"
+    )
+    show(Retried(number=6, reason="lost node: gone"))
+    show(waiting)
+    assert "running trial 6 for 42 s, trial 7" in lines[-1]
 
 
 def test_where_nothing_beat_the_control_it_says_so_and_how_to_go_on() -> None:

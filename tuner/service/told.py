@@ -5,10 +5,11 @@ from datetime import datetime
 from typing import assert_never
 
 from cluster.order import Failed, Measured
+from cluster.phase import Phase
 from objectives.metrics import published
 from search_spaces.values import Json
 from tuner.ablation.run import AblationEvent, RunFinished, RunRetried, RunStarted, RunWaiting
-from tuner.events import Done, Event, Finished, FrontMoved, Noted, Retried, Started, Waiting
+from tuner.events import Done, Event, Finished, FrontMoved, Noted, Retried, Started, UnderWay, Waiting
 from tuner.front import FrontView
 from tuner.records import StoredTrial
 from tuner.service.jobs import Job
@@ -29,6 +30,8 @@ def event_json(event: Event | str) -> Told:
                 "is_control": event.is_control,
                 "repeats": event.repeats,
             }
+        case UnderWay():
+            return "trial_phase", {"trial": event.number, "node": event.node, **phase_json(event.phase)}
         case Waiting():
             return "waiting", {
                 "running_s": {str(number): seconds for number, seconds in event.running_s.items()},
@@ -85,6 +88,11 @@ def ablation_event_json(event: AblationEvent | str) -> Told:
             }
         case _:
             assert_never(event)
+
+
+def phase_json(phase: Phase) -> dict[str, Json]:
+    """A phase, but for how far it is."""
+    return {"phase": phase.name.value, "stage": phase.stage, "replay": phase.replay, "speed": phase.speed}
 
 
 def _finished_json(event: Finished) -> Told:

@@ -24,6 +24,18 @@ _HERE = str(Path(__file__).parent)
 """A folder that every node has, for a model."""
 
 
+HOLD = "hold "
+"""Begins an act that warms up until the file that follows is there."""
+
+
+def wait_for(path: Path) -> None:
+    """Other processes can tell this one nothing but by a file."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
+
+
 @dataclass
 class ScriptedEndpoint:
     version: str | None = "0"
@@ -32,8 +44,12 @@ class ScriptedEndpoint:
     effective: Mapping[str, Json] = field(default_factory=dict)
     launch: str = ""
     stages_s: Mapping[str, float] = field(default_factory=dict)
+    until: Path | None = None
+    """Warms up until this is there."""
 
-    def warm_up(self, workload: Workload) -> None: ...
+    def warm_up(self, workload: Workload) -> None:
+        if self.until is not None:
+            wait_for(self.until)
 
     def reset_caches(self) -> None: ...
 
@@ -90,6 +106,9 @@ class Scripted:
                 raise EngineFailure(Cause.UNSUPPORTED, f"nice {os.nice(0)}")
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
+            case str(act) if act.startswith(HOLD):
+                yield ScriptedEndpoint(until=Path(act.removeprefix(HOLD)))
+                return
             case _:
                 pass
         yield ScriptedEndpoint()

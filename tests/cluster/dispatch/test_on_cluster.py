@@ -127,6 +127,22 @@ def test_ray_client_takes_orders_too_and_simulated_trials_take_a_cpu_each(head: 
     assert (said["capacity"], said["too large"]) == (3, 0)
 
 
+@pytest.mark.parametrize("client", [False, True])
+def test_phases_come_from_the_nodes_of_a_cluster_and_through_ray_client(
+    head: _Cluster, tmp_path: Path, client: bool
+) -> None:
+    # The trial goes on once its driver has heard that it warms up.
+    said = head.drive(head.client if client else head.address, "scripted", f"hold {tmp_path / 'heard'}")
+    assert said["outcomes"] == [["measured", ""]]
+    assert [text for _, _, text in said["phases"]][:3] == [
+        "waiting for its node",
+        "starting the engine",
+        "warming up",
+    ]
+    assert {number for number, _, _ in said["phases"]} == {0}
+    assert all(node for _, node, _ in said["phases"])
+
+
 def test_without_the_clusters_token_the_one_line_says_where_to_put_it(head: _Cluster) -> None:
     error = head.drive(head.address, "scripted", "serve", token=False)["error"]
     assert "RAY_AUTH_TOKEN" in error

@@ -27,6 +27,9 @@ TRIAL = "trial"
 ON_FRONT = "on_front"
 QUALITY = "quality"
 
+INTERVAL = "interval/"
+"""Prefix of the ends of 95 % intervals."""
+
 NAME_LENGTH = 250
 PARAM_LENGTH = 6000
 TAG_LENGTH = 5000
@@ -185,8 +188,9 @@ def _quality(verdict: QualityVerdict | None) -> dict[str, float]:
     found: dict[str, float] = {}
     for name in ("nll_increase", "kl", "agreement", "alike"):
         estimate: Estimate = getattr(verdict, name)
-        ends = {"": estimate.value, "_low": estimate.low, "_high": estimate.high}
-        found |= {f"quality_{name}{end}": value for end, value in ends.items() if value is not None}
+        found |= {
+            end: value for end, value in _ends(f"quality_{name}", estimate).items() if value is not None
+        }
     return found
 
 
@@ -205,13 +209,23 @@ def _measured(trial: StoredTrial) -> dict[str, float]:
     found: dict[str, float] = {}
     if trial.measurement is not None:
         for name, estimate in published(trial.measurement).items():
-            ends = {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+            ends = _ends(name, estimate)
             found |= {end: value for end, value in ends.items() if value is not None and abs(value) < _HUGE}
         found["requests"] = float(trial.measurement.requests)
         found["failed_requests"] = float(trial.measurement.failed_requests)
         took = replays([trial.measurement])
         found |= {"replays": float(took.played), "replays_cut": float(took.cut), "saved_s": took.saved_s}
     return found
+
+
+def _ends(name: str, estimate: Estimate) -> dict[str, float | None]:
+    """A metric and its interval's ends. MLflow puts those of one prefix together: there are more of them than
+    of all other metrics."""
+    return {
+        name: estimate.value,
+        f"{INTERVAL}{name}_low": estimate.low,
+        f"{INTERVAL}{name}_high": estimate.high,
+    }
 
 
 _HUGE = 1e300

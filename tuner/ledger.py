@@ -50,6 +50,7 @@ from tuner.plot import front_html
 from tuner.reachable import check_reachable
 from tuner.records import STUDY, State, StoredTrial, StudyFile, trial_folder
 from tuner.redaction import without_passwords
+from tuner.runs_table import outdated, runs_tables
 from tuner.story import story
 from tuner.titles import study_title, trial_title
 from tuner.trial_note import trial_note
@@ -348,8 +349,9 @@ class Ledger:
     def _write_study(
         self, client: "MlflowClient", runs: _Runs, folder: Path, view: FrontView, standing: Standing
     ) -> None:
-        entry = study_entry(view, story(view, runs=self._runs_folder))
+        entry = study_entry(view, story(view, runs=self._runs_folder, experiment=runs.experiment))
         if not runs.notes:
+            _save_tables(client, runs.experiment, view.study)
             run = client.get_run(runs.study)
             _write_params(client, run, entry)
             client.log_artifact(runs.study, str(folder / STUDY))
@@ -382,9 +384,9 @@ class Ledger:
             runs.standing = standing
 
 
-def study_page(uri: str, study: StudyFile) -> str | None:
-    """Where MLflow's pages show a study: what comes behind the server's address. None where that store has no
-    such study, or cannot be read."""
+def study_pages(uri: str, study: StudyFile) -> Mapping[str, str]:
+    """Where MLflow's pages show a study: for each of them what comes behind the server's address. Empty where
+    that store has no such study, or cannot be read."""
     prepare_environment()
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
@@ -394,15 +396,27 @@ def study_page(uri: str, study: StudyFile) -> str | None:
             client = MlflowClient(tracking_uri=uri)
             experiment = client.get_experiment_by_name(f"tuner/{study.space_name}")
             if experiment is None:
-                return None
-            for run in _search(client, experiment.experiment_id, study.id):
+                return {}
+            own = experiment.experiment_id
+            tables = {
+                table.name: table.place(own) for table in runs_tables(study) if table.tag in experiment.tags
+            }
+            for run in _search(client, own, study.id):
                 if TRIAL not in run.data.tags:
                     # Without the last part MLflow 3 opens in the mode for language-model apps.
-                    place = f"experiments/{experiment.experiment_id}/runs/{run.info.run_id}"
-                    return f"#/{place}?workflowType=machine_learning"
+                    place = f"#/experiments/{own}/runs/{run.info.run_id}?workflowType=machine_learning"
+                    return {f"study {study.name}": place, **tables}
     except (MlflowException, SQLAlchemyError, OSError):
-        return None
-    return None
+        return {}
+    return {}
+
+
+def _save_tables(client: "MlflowClient", experiment: str, study: StudyFile) -> None:
+    """Keep the study's tables of runs as views of its experiment, in place of those of the oldest studies."""
+    for table in runs_tables(study):
+        client.set_experiment_tag(experiment, table.tag, table.text(study.created))
+    for name in outdated(client.get_experiment(experiment).tags):
+        client.delete_experiment_tag(experiment, name)
 
 
 def _write_trial(

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from cluster.traffic.workload import Sessions
 from objectives.metrics import METRICS
 from search_spaces.measure import Capacity
-from search_spaces.parameters import every
 from tuner.bracket import estimate_text, replays
 from tuner.front import FrontView
 from tuner.loads import closed_text, measure_of, offered_rps, sessions, speed
 from tuner.quality_words import FAILED, UNCHECKED, quality_state
 from tuner.records import State, StoredTrial, StudyFile
 from tuner.remeasure import times_text
-from tuner.titles import config_title, doubt_mark, number, space_of
+from tuner.runs_table import runs_tables
+from tuner.titles import config_title, doubt_mark, number, space_of, varied
 
 ROWS = 8
 """Of any table: with all of its tables full, a note still fits one tag. front.json has every trial."""
@@ -21,11 +21,16 @@ _REASON = 120
 """Characters of a failure's reason; its trial's run has all of it."""
 
 
-def story(view: FrontView, *, runs: str = "runs") -> str:
-    """The note on a study's run. `runs`: the folder given to commands, where it is not the default."""
+def story(view: FrontView, *, runs: str = "runs", experiment: str | None = None) -> str:
+    """The note on a study's run.
+
+    Args:
+        runs: the folder given to commands, where it is not the default.
+        experiment: MLflow's id of the experiment that has its tables of runs; None leads to none.
+    """
     flag = "" if runs == "runs" else f" --runs {runs}"
     parts = [
-        f"{_simulated(view)}{_standing(view)}",
+        f"{_simulated(view)}{_standing(view)}{_tables(view, experiment)}",
         _searched(view),
         _traffic(view),
         *_load(view),
@@ -60,6 +65,14 @@ def _standing(view: FrontView) -> str:
     return f"{done} Best by {aim.name}: {who}, {_aim(view, best)} {unit}{beside}; {held}."
 
 
+def _tables(view: FrontView, experiment: str | None) -> str:
+    """Where the trials are a table."""
+    if experiment is None:
+        return ""
+    front, trials = runs_tables(view.study)
+    return f" Tables: [the front]({front.place(experiment)}), [all trials]({trials.place(experiment)})."
+
+
 def _aim(view: FrontView, trial: StoredTrial) -> str:
     """A trial's first objective with its interval."""
     return estimate_text(trial.measurement, view.goal.objectives[0].metric)
@@ -85,8 +98,8 @@ def _what_varies(view: FrontView) -> str:
     space = space_of(view.study)
     if space is None:
         return ""
-    paths = dict.fromkeys(p.path for p in every(space.parameters) if len(p.corners) > 1)
-    over = f" over {', '.join(f'`{path}`' for path in paths)}" if paths else ""
+    paths = ", ".join(f"`{path}`" for path in varied(view.study))
+    over = f" over {paths}" if paths else ""
     return f" of {_text(space.model)}{over}"
 
 

@@ -128,6 +128,14 @@ def interval(estimate: Estimate) -> str:
     return f"{number(estimate.value)} ({low} to {high})"
 
 
+def varied(study: StudyFile) -> tuple[str, ...]:
+    """Paths of the parameters that a study varies, in the order of its space."""
+    space = space_of(study)
+    if space is None:
+        return ()
+    return tuple(dict.fromkeys(p.path for p in every(space.parameters) if len(p.corners) > 1))
+
+
 def space_of(study: StudyFile) -> Space | None:
     """The space that a study searches; None where this version of the tuner cannot read it."""
     return _space(study.space_text)

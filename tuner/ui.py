@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tuner.interrupts import stops_in_order
@@ -26,13 +26,12 @@ def serve_ui(
     host: str,
     port: int,
     say: Callable[[str], None],
-    page: Callable[[str], tuple[str, str] | None] = lambda uri: None,
+    pages: Callable[[str], Mapping[str, str]] = lambda uri: {},
 ) -> None:
     """Serve MLflow on a database until interrupted; for a server that is up already, say where it is.
 
     Args:
-        page: by the URI of a store, the study to look at and what comes behind the server's address for its
-            page; None where there is none.
+        pages: by the URI of a store, the pages to look at, each with what comes behind the server's address.
 
     Raises:
         Mistake: the URI is no server's and no database's, the database or the port can't be had, or
@@ -42,7 +41,7 @@ def serve_ui(
     scheme, separator, _ = tracking_uri.partition("://")
     if separator and scheme in _SERVERS:
         say(f"MLflow is served at {shown}")
-        _say_page(page(tracking_uri), shown, say)
+        _say_pages(pages(tracking_uri), shown, say)
         return
     if not separator or scheme.partition("+")[0] not in _DATABASES:
         allowed = ", ".join(f"{name}://" for name in (*_DATABASES, *_SERVERS))
@@ -54,7 +53,7 @@ def serve_ui(
         raise Mistake(f"port {port} on {host} is taken; choose another with --port")
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     say(f"MLflow on {shown}: {address} (Ctrl-C ends it)")
-    _say_page(page(tracking_uri), address, say)
+    _say_pages(pages(tracking_uri), address, say)
     # One worker: each takes seconds to start and memory, and one serves a team's looking.
     command = [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"]
     # A stop from a service manager ends MLflow with it, as Ctrl-C does.
@@ -71,10 +70,9 @@ def serve_ui(
         raise Mistake(f"mlflow ui ended with status {status}; what it said is above")
 
 
-def _say_page(page: tuple[str, str] | None, address: str, say: Callable[[str], None]) -> None:
-    if page is not None:
-        study, place = page
-        say(f"study {study}: {address.rstrip('/')}/{place}")
+def _say_pages(pages: Mapping[str, str], address: str, say: Callable[[str], None]) -> None:
+    for what, place in pages.items():
+        say(f"{what}: {address.rstrip('/')}/{place}")
 
 
 def _taken(host: str, port: int) -> bool:

@@ -4,7 +4,7 @@ Whatever a user got wrong leaves here as a `Mistake`; nothing here prints.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from tuner.events import UnderWay
 from tuner.explain import Explanation
 from tuner.explain import explain as explain_trial
 from tuner.front import FrontView, read_view
-from tuner.ledger import Ledger, study_page
+from tuner.ledger import Ledger, study_pages
 from tuner.loads import measured_text
 from tuner.mistakes import Mistake
 from tuner.models import local_model
@@ -135,15 +135,14 @@ def prepare(runs: Path, say: Callable[[str], None]) -> None:
 def ui(runs: Path, tracking_uri: str | None, *, host: str, port: int, say: Callable[[str], None]) -> None:
     """Serve MLflow's pages on the studies until interrupted."""
 
-    def latest(uri: str) -> tuple[str, str] | None:
+    def latest(uri: str) -> Mapping[str, str]:
         try:
             study = read_study(study_folder(None, runs))
         except Mistake:  # none yet, or one that cannot be read: MLflow has pages all the same
-            return None
-        place = study_page(uri, study)
-        return None if place is None else (study.name, place)
+            return {}
+        return study_pages(uri, study)
 
-    serve_ui(tracking_uri or default_tracking_uri(runs), host=host, port=port, say=say, page=latest)
+    serve_ui(tracking_uri or default_tracking_uri(runs), host=host, port=port, say=say, pages=latest)
 
 
 def default_tracking_uri(runs: Path) -> str:

@@ -96,14 +96,15 @@ def test_a_measured_trial_is_a_run_nested_in_its_studys_run(desk: Desk) -> None:
     assert run.data.params["engine.speculative_config.method"] == "ngram"
     assert run.data.params["effective.kv_blocks"] == "100"
     assert {
-        name: run.data.metrics[name] for name in ("goodput_rps", "goodput_rps_low", "goodput_rps_high")
+        name: run.data.metrics[name]
+        for name in ("goodput_rps", "interval/goodput_rps_low", "interval/goodput_rps_high")
     } == {
         "goodput_rps": 2.0,
-        "goodput_rps_low": 1.5,
-        "goodput_rps_high": 2.5,
+        "interval/goodput_rps_low": 1.5,
+        "interval/goodput_rps_high": 2.5,
     }
     assert run.data.metrics["tpot_p95_ms"] == pytest.approx(40.0)
-    assert "tpot_p95_ms_high" not in run.data.metrics
+    assert "interval/tpot_p95_ms_high" not in run.data.metrics
     tags = {name: run.data.tags.get(name) for name in ("status", "on_front", "engine", "cpu", "simulated")}
     assert tags == {
         "status": "measured",

@@ -61,7 +61,7 @@ def test_mlflow_has_the_verdict_as_a_tag_its_numbers_as_metrics_and_the_note() -
     assert entry.tags["quality"] == "passed"
     assert entry.tags["artefact"] == TRIAL.artefact
     assert entry.metrics["quality_nll_increase"] == 0.0639
-    assert entry.metrics["quality_agreement_low"] == 0.917
+    assert entry.metrics["interval/quality_agreement_low"] == 0.917
     assert "**Quality:** passed: NLL +0.0639" in entry.tags["mlflow.note.content"]
     unchecked = trial_entry(TRIAL, STUDY, "", on_front=False, checks=Checks())
     assert unchecked.tags["quality"] == "not checked"

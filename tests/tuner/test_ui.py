@@ -64,16 +64,25 @@ def test_a_uri_that_names_no_store_is_refused_in_one_line_with_what_is_allowed(u
     assert told.endswith("one of sqlite://, postgresql://, mysql://, mssql://, http://, https://")
 
 
-def test_the_studys_own_page_is_named(fake_mlflow: Path, port: int) -> None:
+def test_the_pages_of_the_study_are_named(fake_mlflow: Path, port: int) -> None:
     said: list[str] = []
     uri = "postgresql+psycopg://me:hunter2@db/mlflow"
-    serve_ui(uri, host="127.0.0.1", port=port, say=said.append, page=lambda store: ("tea", "#/experiments/1"))
-    assert said[-1] == f"study tea: http://127.0.0.1:{port}/#/experiments/1"
+    serve_ui(
+        uri,
+        host="127.0.0.1",
+        port=port,
+        say=said.append,
+        pages=lambda store: {"study tea": "#/a", "front of tea": "#/b"},
+    )
+    assert said[-2:] == [
+        f"study tea: http://127.0.0.1:{port}/#/a",
+        f"front of tea: http://127.0.0.1:{port}/#/b",
+    ]
     serve_ui(
         "https://me:hunter2@mlflow.example/",
         host="127.0.0.1",
         port=port,
         say=said.append,
-        page=lambda store: ("tea", "#/experiments/1"),
+        pages=lambda store: {"study tea": "#/a"},
     )
-    assert said[-1] == "study tea: https://me:***@mlflow.example/#/experiments/1"
+    assert said[-1] == "study tea: https://me:***@mlflow.example/#/a"

@@ -198,6 +198,8 @@ class Failed:
     samples: tuple[Sample, ...] = ()
     steps: tuple[Step, ...] = ()
     """Replays that were over before it failed."""
+    begun: bool = True
+    """Whether it may have run: one whose node was lost before is sent out again as if it had never been."""
 
 
 Outcome = Measured | Failed

@@ -315,9 +315,10 @@ class _Driver:
             number, outcome = landed
             flight = self.flying.pop(number)
             self.places.give_back(flight.node, flight.share)
-            flight.losses += isinstance(outcome, Failed) and outcome.cause is Cause.LOST_NODE
+            if isinstance(outcome, Failed) and outcome.cause is Cause.LOST_NODE:
+                flight.losses += outcome.begun
             if self._goes_again(outcome, flight):
-                flight.attempts += 1
+                flight.attempts += outcome.begun
                 self.again.append(flight)
                 yield Retried(number=number, reason=f"{outcome.cause}: {outcome.reason}")
                 continue
@@ -392,7 +393,9 @@ class _Driver:
 
     def _goes_again(self, outcome: Outcome, flight: _Flight) -> TypeGuard[Failed]:
         """Whether a trial is sent out once more: what happened says nothing about it."""
-        if not isinstance(outcome, Failed) or outcome.cause.blames_config or flight.attempts >= ATTEMPTS:
+        if not isinstance(outcome, Failed) or outcome.cause.blames_config:
+            return False
+        if outcome.begun and flight.attempts >= ATTEMPTS:
             return False
         return not flight.is_nodes or flight.node in self.dispatch.nodes(flight.order)
 
@@ -471,6 +474,11 @@ class _Driver:
             return StudyError(
                 f"no node is left for trial {order.number}: {why}; what was measured is kept, and --resume "
                 "goes on once there is a node; to measure on others give the search another --study"
+            )
+        if self.trials and not self.dispatch.nodes(self.plan.order(CONTROL, None)):
+            return StudyError(
+                f"no node is left for trial {order.number}: those that it could run on are gone; what was "
+                "measured is kept, and --resume goes on once there is a node"
             )
         return StudyError(
             f"no node can run trial {order.number}: it needs {order.gpus} GPUs and "

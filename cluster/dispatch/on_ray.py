@@ -89,6 +89,9 @@ _UNTAKEN = 64
 """Calls that a node may have sent to a board which does not take them; what it tells beyond is dropped."""
 _NODES_S = 1.0
 """How long what Ray said of the nodes is taken to hold."""
+_DOUBT_S = 90.0
+"""How long a node is left out that a trial was lost with, whatever Ray says of it: Ray takes five checks, 3 s
+apart and of 10 s each at most, until it knows of a death, and meanwhile sends trials there."""
 _FACTS_S = 90.0
 """How long a node may take to say what it has: Ray starts a worker, and unpacks our code for it, first."""
 
@@ -101,6 +104,12 @@ _LOST = (
     ray.exceptions.LocalRayletDiedError,
 )
 """What Ray raises for a task that died with its worker or node."""
+_GONE = (
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.TaskUnschedulableError,
+    ray.exceptions.LocalRayletDiedError,
+)
+"""Those of them that tell that the node itself is gone."""
 
 _NO_TRACE = Trace(requests=())
 
@@ -222,6 +231,7 @@ class OnRay:
         self._heard = 0
         self._sent_trace: tuple[Trace, ray.ObjectRef[Trace]] | None = None
         self._seen: tuple[float, tuple[Node, ...]] | None = None
+        self._doubted: dict[str, float] = {}
         self._warm_starts: dict[str, Any] = {}
         self._tell = tell
         self._sendings = 0
@@ -330,7 +340,7 @@ class OnRay:
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > _NODES_S:
             self._seen = (now, _nodes())
-        return self._seen[1]
+        return tuple(one for one in self._seen[1] if self._doubted.get(one.id, now) <= now)
 
     def _room(self, order: Order, node: Node) -> int:
         if Need(node.id, self._models(order)) in self._preparing.unfit:
@@ -373,7 +383,7 @@ class OnRay:
         if reason is not None:
             return Failed(cause=Cause.INVALID_ARGUMENT, reason=reason)
         where = f"node {order.node} is gone" if order.node else "no node has room for it"
-        return Failed(cause=Cause.LOST_NODE, reason=where, ran=Ran(node=order.node))
+        return Failed(cause=Cause.LOST_NODE, reason=where, ran=Ran(node=order.node), begun=False)
 
     def _launch(self, order: Order, node: Node) -> None:
         """Send it to the node, which has the models."""
@@ -483,7 +493,9 @@ class OnRay:
         self._give_back(flight.order)
         if flight.group is not None:
             remove_placement_group(flight.group)
-        found = _outcome(ref) if outcome is None else outcome
+        found, gone = _outcome(ref) if outcome is None else (outcome, False)
+        if gone:
+            self._doubted[flight.node.id] = time.monotonic() + _DOUBT_S
         return flight.order.number, replace(found, ran=replace(found.ran, node=flight.node.name))
 
     def _give_back(self, order: Order) -> None:
@@ -641,17 +653,25 @@ def _resources() -> dict[str, float]:
     return total
 
 
-def _outcome(ref: "ray.ObjectRef[Outcome]") -> Outcome:
-    """What the task returned, or what its death says. A fault of our own is raised as it is."""
+def _outcome(ref: "ray.ObjectRef[Outcome]") -> tuple[Outcome, bool]:
+    """What the task returned, or what its death says, and whether its node is gone.
+
+    A fault of our own is raised as it is."""
     try:
         outcome: Outcome = ray.get(ref)
     except ray.exceptions.TaskCancelledError:
-        return Failed(cause=Cause.CANCELLED, reason="the trial was cancelled")
+        return Failed(cause=Cause.CANCELLED, reason="the trial was cancelled"), False
     except ray.exceptions.OutOfMemoryError as error:
-        return Failed(cause=Cause.OUT_OF_MEMORY, reason=f"the node ran out of memory: {_first_line(error)}")
+        reason = f"the node ran out of memory: {_first_line(error)}"
+        return Failed(cause=Cause.OUT_OF_MEMORY, reason=reason), False
+    except ray.exceptions.TaskUnschedulableError:
+        reason = "its node was gone before it could begin there"
+        return Failed(cause=Cause.LOST_NODE, reason=reason, begun=False), True
     except _LOST as error:
-        return Failed(cause=Cause.LOST_NODE, reason=f"the node or its worker died: {_first_line(error)}")
-    return outcome
+        # What follows the first sentence are Ray's own commands, to find out more.
+        reason = f"the node or its worker died: {_first_line(error).partition('. ')[0]}"
+        return Failed(cause=Cause.LOST_NODE, reason=reason), isinstance(error, _GONE)
+    return outcome, False
 
 
 def _first_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ TOKEN_ADVICE = (
     "put the cluster's token in RAY_AUTH_TOKEN or ~/.ray/auth_token (its head's `ray get-auth-token`)"
 )
 
-_ANSWER_S = 30.0
+_ANSWER_S = 90.0
 _LIMITS = {"RAY_gcs_rpc_server_connect_timeout_s": "5", "RAY_py_gcs_connect_timeout_s": "5"}
 """Ray's own on one try; it makes three in a row."""
 

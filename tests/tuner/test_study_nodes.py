@@ -188,6 +188,22 @@ def test_a_config_that_two_nodes_were_lost_with_is_at_fault(desk: Desk) -> None:
     assert "two nodes in a row were lost with it" in trial.reason
 
 
+def test_a_trial_that_two_nodes_were_gone_for_before_it_began_is_run_on_the_third(desk: Desk) -> None:
+    def answer(order: Order) -> Outcome:
+        if order.number == 3 and order.node in tried:
+            tried.remove(order.node)
+            return replace(stories.failed(Cause.LOST_NODE, "gone"), begun=False)
+        return steady(order)
+
+    tried = {"a", "b", "c"}
+    cluster = FakeCluster(answer, dict.fromkeys("abcd", 1))
+    list(desk.events(14, cluster))
+    (sent,) = {order.number: order for order in cluster.submitted if order.number == 3}.values()
+    assert len([order for order in cluster.submitted if order.number == 3]) == 4 - len(tried)
+    trial = read_trials(desk.folder)[3]
+    assert (trial.state, trial.attempts, trial.ran.node) == (State.MEASURED, 1, sent.node)
+
+
 def test_a_node_that_dies_in_its_control_is_not_waited_for_and_nothing_blames_the_control(desk: Desk) -> None:
     def answer(order: Order) -> Outcome:
         if order.node == "b":

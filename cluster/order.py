@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from cluster.traffic.workload import Workload
 from objectives.answers import Answers, Tokens, Unanswered
+from objectives.bar import Bar
 from objectives.measurement import LoadPoint, Measurement, Record, Sample
 from objectives.slo import Slo
 from search_spaces.values import Json
@@ -73,6 +74,8 @@ class CapacityLoad:
     """Highest speed tried, times the workload's."""
     guess: float | None = None
     """Speed to try first (a speed, as the workload's is one); None: what the first replay suggests."""
+    bars: tuple[Bar, ...] = ()
+    """What the front had when this was sent out; empty where the capacity is wanted in any case."""
     repeats: int = 1
     """Of the replay at the workload's speed."""
 

@@ -35,8 +35,9 @@ from objectives.metrics import METRICS
 from objectives.slo import Slo
 from search_spaces.space import Config, Space
 from tuner import __version__
+from tuner.bars import barred
 from tuner.events import Done, Event, Finished, FrontMoved, Noted, Retried, Started, Waiting
-from tuner.first_speed import begun_at, first_speed
+from tuner.first_speed import begun_at
 from tuner.front import FrontView, losses, view
 from tuner.ledger import Standing
 from tuner.mistakes import Mistake
@@ -544,7 +545,10 @@ class _Driver:
     def _launch(self, flight: _Flight, node: Node, share: float) -> Started:
         number = flight.order.number
         # From what lies on disk now, so that a search that is resumed here sends out the same.
-        flight.order = self.guard.probed(begun_at(flight.order, first_speed(self.trials.values())))
+        order = begun_at(flight.order, self.trials.values())
+        if flight.config is not None and flight.repeats is None:
+            order = barred(order, self.seen)
+        flight.order = self.guard.probed(order)
         flight.order = replace(flight.order, node=node)
         flight.node, flight.share = node, share
         self.places.take(node, share)

@@ -8,12 +8,23 @@ as soon as their verdict is certain. `cluster.node.measured` makes the trial's n
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cluster.node.engine import Endpoint, EngineFailure, Replay
 from cluster.node.phases import Phases
 from cluster.order import CapacityLoad, Cause, ClosedLoop, Order
-from objectives.allowance import Allowance, misses_known
-from objectives.capacity import CapacitySearch, SpeedGrid
+from objectives.allowance import CUT, Allowance, misses_known
+from objectives.bar import Bar, highest
+from objectives.capacity import CapacitySearch, SpeedGrid, Verdicts, capacity_estimate
 from objectives.drift import drift
+from objectives.repeats import combine
+from objectives.slo import Slo
+from objectives.summary import summarise
+
+COARSE = 1.25
+"""How far apart two speeds may lie between which a capacity stays that cannot reach the front: near enough to
+tell the sampler what the config is worth, and as a rule what a guess and one stride find."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,8 @@ class Loads:
         self.played: list[Played] = []
         """In the order they were played, the void ones left out."""
         self.found: CapacitySearch | None = None
+        self.beaten_by: Bar | None = None
+        """What of the front the capacity is certain to stay below; it was not looked for any closer."""
         self.remarks: list[str] = []
         """What a reader must know of how the replays went, one sentence each."""
 
@@ -63,9 +76,43 @@ class Loads:
         search = self.found = CapacitySearch(grid, load.guess)
         held = sum(played.held for played in self.played)
         search.tell(0, held=2 * held > len(self.played))
+        bar = self._bar(load)
         while (k := search.next()) is not None:
+            if bar is not None and self._out_of_reach(search, grid, bar):
+                self.beaten_by = bar
+                return
             replay = self._valid(endpoint, grid.speed(k), cut=True)
             search.tell(k, held=self._keep(grid.speed(k), replay).held)
+
+    def _bar(self, load: CapacityLoad) -> Bar | None:
+        """The capacity to beat, once the workload's own speed was played; None where any may be worth it."""
+        if not load.bars:
+            return None
+        seen = [
+            summarise(
+                played.replay.records,
+                played.replay.samples,
+                slo=self._order.slo,
+                max_num_seqs=None,
+                percentiles=self._order.percentiles,
+            )
+            for played in self.played
+        ]
+        return highest(load.bars, combine(seen))
+
+    def _out_of_reach(self, search: CapacitySearch, grid: SpeedGrid, bar: Bar) -> bool:
+        """Whether the capacity is certain to be no better than the bar, and known well enough for that."""
+        if search.held is None or search.failed is None:
+            return False
+        held, failed = grid.speed(search.held), grid.speed(search.failed)
+        if failed > bar.speed or failed > COARSE * held:
+            return False
+        highest_yet = capacity_estimate(held, self.verdicts(), self._order.slo.attainment).high
+        return highest_yet is not None and highest_yet <= bar.speed
+
+    def verdicts(self) -> list[Verdicts]:
+        """Of every replay so far, at its speed."""
+        return [Verdicts(played.speed, _met(played.replay, self._order.slo)) for played in self.played]
 
     def _valid(self, endpoint: Endpoint, speed: float, *, cut: bool) -> Replay:
         """A replay whose client was not late, or whose verdict stands although it was."""
@@ -121,6 +168,19 @@ def grid_of(order: Order, load: CapacityLoad) -> SpeedGrid:
         lowest=load.lowest,
         highest=load.highest,
     )
+
+
+def _met(replay: Replay, slo: Slo) -> NDArray[np.bool_]:
+    """(n,) whether each request that was decided met the SLO, in order of due times, as `Verdicts` has it.
+
+    Taking the undecided ones of a cut replay for met would leave it hardly below the SLO's share, whatever
+    the engine was heading for, and the capacity without an upper end.
+    """
+    ordered = sorted(replay.records, key=lambda record: (record.due_s, record.request))
+    decided = (
+        record for record in ordered if record.error != CUT or misses_known((record,), slo, replay.cut_s) > 0
+    )
+    return np.array([slo.met_by(record) for record in decided], dtype=np.bool_)
 
 
 def _refuse_unanswered(replay: Replay) -> None:

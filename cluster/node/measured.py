@@ -3,22 +3,20 @@
 docs/measurement.md says what each number is.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cluster.node.engine import Replay
 from cluster.node.loads import Loads, Played, grid_of
 from cluster.order import CapacityLoad, ClosedLoop, Measured, Order, Ran, Step
 from cluster.traffic.sessions import Sessions
-from objectives.allowance import CUT, misses_known
-from objectives.capacity import CapacitySearch, SpeedGrid, Verdicts, capacity_estimate
+from objectives.capacity import CapacitySearch, SpeedGrid, capacity_estimate
 from objectives.economy import money, per_gpu, tokens_per_joule
 from objectives.measurement import Estimate, LoadPoint, Measurement, Mode
 from objectives.repeats import combine
-from objectives.slo import Slo
 from objectives.steady import still_growing
 from objectives.summary import summarise
 
@@ -158,9 +156,11 @@ def _with_capacity(
     rate = _rate(search, grid, points)
     speed = capacity_estimate(
         0.0 if search.held is None else grid.speed(search.held),
-        [Verdicts(played.speed, _met(played.replay, order.slo)) for played in loads.played],
+        loads.verdicts(),
         order.slo.attainment,
     )
+    if loads.beaten_by is not None and search.failed is not None and speed.high is not None:
+        speed = replace(speed, high=max(speed.high, grid.speed(search.failed)))
     tokens = float(np.mean([request.output_length for request in order.workload.trace.requests]))
     found = {
         "capacity_rps": speed.times(rate),
@@ -177,7 +177,7 @@ def _with_capacity(
         base,
         mode=Mode.CAPACITY,
         metrics={**base.metrics, **found},
-        warnings=(*base.warnings, *_remarks(search, grid), *growing[:1]),
+        warnings=(*base.warnings, *_remarks(search, grid), *_left_open(loads, search, grid), *growing[:1]),
     )
 
 
@@ -201,14 +201,15 @@ def _remarks(search: CapacitySearch, grid: SpeedGrid) -> Iterator[str]:
         yield f"the SLO held at the highest speed tried, {highest:.4g}: the capacity is at least that"
 
 
-def _met(replay: Replay, slo: Slo) -> NDArray[np.bool_]:
-    """(n,) whether each request that was decided met the SLO, in order of due times, as `Verdicts` has it.
-
-    Taking the undecided ones of a cut replay for met would leave it hardly below the SLO's share, whatever
-    the engine was heading for, and the capacity without an upper end.
-    """
-    ordered = sorted(replay.records, key=lambda record: (record.due_s, record.request))
-    decided = (
-        record for record in ordered if record.error != CUT or misses_known((record,), slo, replay.cut_s) > 0
+def _left_open(loads: Loads, search: CapacitySearch, grid: SpeedGrid) -> Iterator[str]:
+    bar = loads.beaten_by
+    if bar is None or search.held is None or search.failed is None:
+        return
+    # A bisection of so many steps takes this many replays, or one more.
+    spared = int(math.log2(search.failed - search.held))
+    held, failed = grid.speed(search.held), grid.speed(search.failed)
+    yield (
+        f"the SLO holds at speed {held:.4g} and not at {failed:.4g}, and the capacity was not looked for any "
+        f"closer: trial {bar.trial} has one of {bar.speed:.4g} at the least and is nowhere worse; "
+        f"{spared} replay{'' if spared == 1 else 's'} spared at the least"
     )
-    return np.array([slo.met_by(record) for record in decided], dtype=np.bool_)

@@ -19,7 +19,7 @@ from objectives.factorial import Cell
 from search_spaces.arguments import Rendered
 from tuner import __version__
 from tuner.ablation.plan import Cells, PlannedRun, Runs, write_design
-from tuner.first_speed import begun_at, first_speed
+from tuner.first_speed import begun_at
 from tuner.models import localised
 from tuner.records import StoredTrial, read_trials, write_outcome
 from tuner.study import ATTEMPTS, QUIET_S, locked
@@ -182,7 +182,7 @@ class _Driver:
     def run(self) -> Iterator[AblationEvent]:
         while left := to_do(self.plan, self.finished):
             run, cell = left[0], self.plan.name(left[0].cell)
-            order = begun_at(self.order(run), first_speed(self.trials))
+            order = begun_at(self.order(run), self.trials)
             started, attempts = self.now(), 1
             self.dispatch.submit(order)
             yield RunStarted(run=run, cell=cell, far=self._far())

@@ -15,7 +15,7 @@ from cluster.dispatch.dispatch import Dispatch
 from cluster.node.secrecy import secret_values
 from cluster.order import Failed, Order, Outcome
 from tuner import __version__
-from tuner.first_speed import begun_at, first_speed
+from tuner.first_speed import begun_at
 from tuner.records import StoredTrial, read_trials, write_outcome
 from tuner.study import ATTEMPTS, QUIET_S, locked
 
@@ -102,7 +102,7 @@ def _one(
     finished: dict[int, StoredTrial],
     now: Callable[[], datetime],
 ) -> StoredTrial:
-    order = begun_at(order, first_speed(finished.values()))
+    order = begun_at(order, finished.values())
     attempt, started, outcome = 1, now(), _played(order, dispatch)
     while isinstance(outcome, Failed) and not outcome.cause.blames_config and attempt < ATTEMPTS:
         attempt, started, outcome = attempt + 1, now(), _played(order, dispatch)

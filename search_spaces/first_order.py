@@ -374,8 +374,8 @@ def _reached(times: Array, curve: Array, goal: Array) -> Array:
     """
     goals = np.broadcast_to(goal, (len(goal), curve.shape[1]))
     place = np.empty(goals.shape, dtype=np.intp)
-    for j, row in enumerate(goals):
-        place[j] = (curve < row).sum(axis=0)
+    for column, rising in enumerate(np.ascontiguousarray(curve.T)):
+        place[:, column] = np.searchsorted(rising, goals[:, column])
     after = np.clip(place, 1, len(times) - 1)
     columns = np.arange(curve.shape[1])
     low, high = curve[after - 1, columns], curve[after, columns]

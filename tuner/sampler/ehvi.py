@@ -40,17 +40,17 @@ from tuner.sampler.pool import drawn, neighbours
 from tuner.sampler.streams import seed_of
 from tuner.sampler.theory import LEARNT_FROM
 
-_BASE, _FRESH = 1_500, 300
+_BASE, _FRESH = 1_200, 100
 """Configs drawn by chance that stay in the pool all study long, and those drawn for one proposal."""
 _OUTLOOK = 400
 """Configs of the pool that say how far the front may reach."""
-_ROUNDS, _BEST = 2, 6
-"""Rounds of looking round the best candidates, and how many of them."""
+_ROUNDS, _BEST, _ROUND = 2, 6, 160
+"""Rounds of looking round the best candidates, how many of them, and how many neighbours at most."""
 _SEEN = 200
 """Measured configs that the models are made of at most."""
 _WARM = 6
 """Trials among which each has a choice that none before it had."""
-_CLIMBS, _SPREAD = 3, 16
+_CLIMBS, _SPREAD, _CLIMB = 3, 16, 400
 """The same for what is predicted to be good, once a study."""
 
 
@@ -62,7 +62,7 @@ class EhviSampler(BaseSampler):
         self._guidance, self._seed = guidance, seed
         self._distributions = {p.key: distribution(p) for p in every(space.parameters)}
         self._encoding = Encoding(space)
-        self._oracle = Oracle(goal, self._encoding, guidance.predict)
+        self._oracle = Oracle(goal, space, self._encoding, guidance.predict)
         self._base: tuple[Slate, Slate] | None = None
         self._spread: Slate | None = None
 
@@ -109,12 +109,12 @@ class EhviSampler(BaseSampler):
         if len(known.configs) < LEARNT_FROM and not (self._guidance.warm_start and len(best)):
             return next(iter(self._allowed(known, (*fresh, *pool.configs))), None)
         judge = self._judged(known)
-        near = [n for config in judge.front for n in neighbours(self._space, config, rng)]
+        near = self._near(judge.front, rng)
         rated = _Rated()
         rated.add(pool.where(self._untried(known)), judge)
         rated.add(self._oracle.slate(self._new(known, rated, (*fresh, *near))), judge)
         for _ in range(_ROUNDS):
-            near = [n for config in rated.best(_BEST) for n in neighbours(self._space, config, rng)]
+            near = self._near(rated.best(_BEST), rng)
             rated.add(self._oracle.slate(self._new(known, rated, near)), judge)
         order = rated.best(len(rated.scores))
         if 0 < len(known.taken) < _WARM and self._guidance.warm_start:
@@ -122,8 +122,8 @@ class EhviSampler(BaseSampler):
         return next(iter(self._allowed(known, order)), None)
 
     def _judged(self, known: Lessons) -> Judge:
-        seen = thinned(known, _SEEN)
-        return Judge(seen, self._goal, self._guidance, self._encoding, self._oracle, self._outlook())
+        seen, outlook = thinned(known, _SEEN), self._outlook()
+        return Judge(seen, self._goal, self._guidance, self._encoding, self._oracle, outlook)
 
     def _covering(self, known: Lessons, order: list[Config]) -> list[Config]:
         """First those that may well start and make the most choices that no trial has made: what a prediction
@@ -140,10 +140,11 @@ class EhviSampler(BaseSampler):
             pool = self._oracle.slate(drawn(self._space, rng, _BASE))
             best = self._oracle.front(pool, _SPREAD)
             for _ in range(_CLIMBS if len(best) else 0):
-                near = (n for config in best.configs for n in neighbours(self._space, config, rng))
+                near = self._near(best.configs, rng, _CLIMB)
                 pool = self._oracle.slate(tuple(dict.fromkeys((*pool.configs, *near))))
                 best = self._oracle.front(pool, _SPREAD)
-            self._base = pool, best
+            self._oracle.weigh(pool.configs)
+            self._base = self._oracle.slate(pool.configs), self._oracle.slate(best.configs)
         return self._base
 
     def _outlook(self) -> Slate:
@@ -154,6 +155,12 @@ class EhviSampler(BaseSampler):
             some = pool.take(np.unique(even))
             self._spread = self._oracle.slate(tuple(dict.fromkeys((*best.configs, *some.configs))))
         return self._spread
+
+    def _near(self, configs: Iterable[Config], rng: np.random.Generator, most: int = _ROUND) -> list[Config]:
+        """Neighbours of these, some by chance where there are too many."""
+        near = list(dict.fromkeys(n for config in configs for n in neighbours(self._space, config, rng)))
+        kept = rng.permutation(len(near))[:most]
+        return [near[place] for place in np.sort(kept)]
 
     def _untried(self, known: Lessons) -> Callable[[Config], bool]:
         return lambda config: config not in known.taken

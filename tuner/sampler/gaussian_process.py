@@ -1,16 +1,20 @@
 """An exact Gaussian process for a few hundred points, its mean given from outside.
 
-    y(x) = c + w · (m(x) − m̄) + m̄ + Σ_p h_p(x_p) + g(x) + noise
+    y(x) = c + w · (m(x) − m̄) + m̄ + Σ_q d_q e_q(x) + Σ_p h_p(x_p) + g(x) + noise
 
 m is a prediction from elsewhere (the prior), w in [0, 1] how far it is borne out, c what it is off by
-everywhere. What is left is a sum: h_p is what it is off by for each parameter's value whatever the others
-are, so that one trial of a choice tells of all configs that make it; g, of all parameters, is the rest. All
-are Matérn 5/2. Amplitudes, length scales, noise, c and w are fitted together, by their posterior's mode; a
-prediction that explains nothing ends at w = 0 and costs little. Small enough to be ours: the libraries that
-do this bring a second array stack and take longer to import than to fit.
+everywhere. e_q is what the prediction claims that a parameter does to this very config, d_q by how much that
+is wrong: −1 where the parameter does nothing, −2 where it does the reverse. So a few trials with a parameter
+put right all that was predicted of it, whatever its values. What is left is a sum: h_p is what the
+prediction is off by for each parameter's value whatever the others are, so that one trial of a choice tells
+of all configs that make it; g, of all parameters, is the rest. Both are Matérn 5/2. Amplitudes, length
+scales, noise, c and w are fitted together, by their posterior's mode; a prediction that explains nothing ends
+at w = 0 and costs little. Small enough to be ours: the libraries that do this bring a second array stack and
+take longer to import than to fit.
 
 Sources: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006,
-chapters 2 and 5; for the sum, D. Duvenaud, H. Nickisch, C. E. Rasmussen, "Additive Gaussian Processes", 2011.
+chapters 2 (2.7 for the d_q) and 5; for the sum, D. Duvenaud, H. Nickisch, C. E. Rasmussen, "Additive Gaussian
+Processes", 2011.
 """
 
 from dataclasses import dataclass, replace
@@ -34,6 +38,9 @@ _ITERATIONS = 50
 class Beliefs:
     """What is held of a function before it is seen: lognormal medians and spreads, in the values' unit."""
 
+    claim: float = 0.15
+    """Standard deviation of each d_q."""
+    claim_spread: float = 1.0
     effect: float = 0.15
     """Standard deviation of each h_p."""
     effect_spread: float = 1.0
@@ -60,6 +67,8 @@ class Beliefs:
 class Hyperparameters:
     """Of one fitted process."""
 
+    claims: Array
+    """(claims,)"""
     effects: Array
     """(parameters,)"""
     lengths: Array
@@ -71,16 +80,22 @@ class Hyperparameters:
 
     @property
     def variance(self) -> float:
-        """Of the function around its mean, before any point."""
+        """Of the function around its mean, before any point, where nothing is claimed."""
         return float((self.effects**2).sum()) + self.signal**2
 
-    def kernel(self, apart: "Distances") -> Array:
-        """(n, k) covariance of the function at two sets of points."""
+    def kernel(self, apart: "Distances", left: Array, right: Array) -> Array:
+        """(n, k) covariance of the function at two sets of points.
+
+        Args:
+            left: (n, claims) of the ones.
+            right: (k, claims) of the others.
+        """
         kind = apart.squares.dtype
         whole = np.tensordot((self.lengths**-2.0).astype(kind), apart.squares, axes=1)
         effects = np.tensordot((self.effects**2).astype(kind), apart.effects, axes=1)
         joint = _matern(np.sqrt(whole))
-        return np.asarray(effects + self.signal**2 * joint, dtype=np.float64)
+        claims = (left * self.claims**2) @ right.T
+        return np.asarray(effects + self.signal**2 * joint, dtype=np.float64) + claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +130,36 @@ class Distances:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What a prediction tells of n points."""
+
+    mean: Array
+    """(n,) m; all alike where nothing is predicted."""
+    claims: Array
+    """(n, claims) e_q."""
+
+    @classmethod
+    def flat(cls, mean: Array) -> "Told":
+        """Without claims."""
+        return cls(mean, np.zeros((len(mean), 0)))
+
+    def take(self, places: NDArray[np.intp]) -> "Told":
+        """Of these points."""
+        return Told(self.mean[places], self.claims[places])
+
+    def and_of(self, other: "Told") -> "Told":
+        """Of these points and then the others."""
+        return Told(np.concatenate([self.mean, other.mean]), np.concatenate([self.claims, other.claims]))
+
+
+@dataclass(frozen=True, slots=True)
 class Posterior:
     """What is known of the function after the points."""
 
     hyper: Hyperparameters
     _points: Array
     _groups: NDArray[np.intp]
+    _claims: Array
     _factor: Array
     _weights: Array
     _centre: float
@@ -133,42 +172,42 @@ class Posterior:
         mean: Array = self.hyper.offset + w * prediction + (1 - w) * self._centre
         return mean
 
-    def at(self, points: Array, prediction: Array, apart: Distances | None = None) -> tuple[Array, Array]:
+    def at(self, points: Array, told: Told, apart: Distances | None = None) -> tuple[Array, Array]:
         """(n,) mean and standard deviation of the function itself, without noise.
 
         Args:
             apart: from these points to those that it was conditioned on, where that is known.
         """
+        variance = self.hyper.variance + told.claims**2 @ self.hyper.claims**2
         if len(self._points) == 0:
-            return self.mean(prediction), np.full(len(points), np.sqrt(self.hyper.variance))
-        cross = self.hyper.kernel(apart or Distances.between(points, self._points, self._groups))
-        mean = self.mean(prediction) + cross @ self._weights
+            return self.mean(told.mean), np.sqrt(variance)
+        apart = apart or Distances.between(points, self._points, self._groups)
+        cross = self.hyper.kernel(apart, told.claims, self._claims)
+        mean = self.mean(told.mean) + cross @ self._weights
         explained = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
-        variance = self.hyper.variance - (explained**2).sum(axis=0)
-        return mean, np.sqrt(np.maximum(variance, 1e-12))
+        return mean, np.sqrt(np.maximum(variance - (explained**2).sum(axis=0), 1e-12))
 
 
 def fit(
-    points: Array, values: Array, prediction: Array, groups: NDArray[np.intp], beliefs: Beliefs
+    points: Array, values: Array, told: Told, groups: NDArray[np.intp], beliefs: Beliefs
 ) -> Hyperparameters:
     """The posterior's mode, by L-BFGS from the beliefs' medians. The same for the same data.
 
     Args:
         points: (n, columns)
         values: (n,)
-        prediction: (n,) m at the points; all alike where there is none.
         groups: (columns,) number of each column's parameter.
     """
     if len(points) > FITTED:
         kept = np.unique(np.linspace(0, len(points) - 1, FITTED).round().astype(int))
-        points, values, prediction = points[kept], values[kept], prediction[kept]
-    parameters = int(groups.max()) + 1 if len(groups) else 0
-    start = _start(parameters, beliefs)
+        points, values, told = points[kept], values[kept], told.take(kept)
+    parameters, claims = int(groups.max()) + 1 if len(groups) else 0, told.claims.shape[1]
+    start = _start(claims, parameters, beliefs)
     if len(points) < 2:
-        return believed_start(beliefs, parameters)
+        return believed_start(beliefs, claims, parameters)
     apart = Distances.between(points, points, groups)
-    objective = _Objective(apart, values, prediction, beliefs, start)
-    scales = 2 * parameters + 2
+    objective = _Objective(apart, values, told, beliefs, start)
+    scales = claims + 2 * parameters + 2
     bounds = [
         *[(start[i] - 4, start[i] + 4) for i in range(scales)],
         (None, None),
@@ -177,24 +216,24 @@ def fit(
     found = minimize(
         objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS}
     )
-    return _unpacked(found.x, parameters)
+    return _unpacked(found.x, claims, parameters)
 
 
-def believed_start(beliefs: Beliefs, parameters: int) -> Hyperparameters:
+def believed_start(beliefs: Beliefs, claims: int, parameters: int) -> Hyperparameters:
     """Those of a process that nothing was fitted to."""
-    return _unpacked(_start(parameters, beliefs), parameters)
+    return _unpacked(_start(claims, parameters, beliefs), claims, parameters)
 
 
 def posterior(
     points: Array,
     values: Array,
-    prediction: Array,
+    told: Told,
     groups: NDArray[np.intp],
     hyper: Hyperparameters,
     *,
     centre: float,
     pending: Array | None = None,
-    pending_prediction: Array | None = None,
+    pending_told: Told | None = None,
 ) -> Posterior:
     """The process given these points.
 
@@ -203,14 +242,14 @@ def posterior(
         pending: (k, columns) points under way. They are taken as measured where they are expected: that moves
             no mean, and leaves nothing to be found beside them.
     """
-    known = _conditioned(points, values, prediction, groups, hyper, centre)
-    if pending is None or pending_prediction is None or len(pending) == 0:
+    known = _conditioned(points, values, told, groups, hyper, centre)
+    if pending is None or pending_told is None or len(pending) == 0:
         return known
-    expected, _ = known.at(pending, pending_prediction)
+    expected, _ = known.at(pending, pending_told)
     both = _conditioned(
         np.concatenate([points, pending]),
         np.concatenate([values, expected]),
-        np.concatenate([prediction, pending_prediction]),
+        told.and_of(pending_told),
         groups,
         hyper,
         centre,
@@ -221,39 +260,38 @@ def posterior(
 def _conditioned(
     points: Array,
     values: Array,
-    prediction: Array,
+    told: Told,
     groups: NDArray[np.intp],
     hyper: Hyperparameters,
     centre: float,
 ) -> Posterior:
     if len(points) == 0:
-        return Posterior(hyper, points, groups, np.zeros((0, 0)), np.zeros(0), centre, 0.0)
-    kernel = hyper.kernel(Distances.between(points, points, groups))
+        return Posterior(hyper, points, groups, told.claims, np.zeros((0, 0)), np.zeros(0), centre, 0.0)
+    kernel = hyper.kernel(Distances.between(points, points, groups), told.claims, told.claims)
     kernel[np.diag_indices_from(kernel)] += hyper.noise**2 + _JITTER
     factor = cholesky(kernel, lower=True, check_finite=False)
-    mean = hyper.offset + hyper.weight * prediction + (1 - hyper.weight) * centre
+    mean = hyper.offset + hyper.weight * told.mean + (1 - hyper.weight) * centre
     weights = cho_solve((factor, True), values - mean, check_finite=False)
     fit_term = 0.5 * (values - mean) @ weights
     evidence = -fit_term - np.log(np.diag(factor)).sum() - 0.5 * len(values) * np.log(2 * np.pi)
-    return Posterior(hyper, points, groups, factor, weights, centre, float(evidence))
+    return Posterior(hyper, points, groups, told.claims, factor, weights, centre, float(evidence))
 
 
 class _Objective:
     """Negative log posterior of the packed hyperparameters, and its gradient.
 
-    Packed are the logarithms of effects, lengths, signal and noise, then offset and weight.
+    Packed are the logarithms of claims, effects, lengths, signal and noise, then offset and weight.
     """
 
-    def __init__(
-        self, apart: Distances, values: Array, prediction: Array, beliefs: Beliefs, start: Array
-    ) -> None:
-        self._differences, self._effects = apart.squares, apart.effects
-        self._values, self._centred = values, prediction - prediction.mean()
-        self._base = float(prediction.mean())
+    def __init__(self, apart: Distances, values: Array, told: Told, beliefs: Beliefs, start: Array) -> None:
+        self._differences, self._effects, self._claims = apart.squares, apart.effects, told.claims
+        self._values, self._centred = values, told.mean - told.mean.mean()
+        self._base = float(told.mean.mean())
         self._beliefs, self._start = beliefs, start
         p = len(apart.squares)
         self._spreads = np.array(
             [
+                *[beliefs.claim_spread] * told.claims.shape[1],
                 *[beliefs.effect_spread] * p,
                 *[beliefs.length_spread] * p,
                 beliefs.signal_spread,
@@ -262,15 +300,18 @@ class _Objective:
         )
 
     def __call__(self, packed: Array) -> tuple[float, Array]:
-        p, n = len(self._differences), len(self._values)
-        effects = np.exp(2 * packed[:p])
-        inverse_squares = np.exp(-2 * packed[p : 2 * p])
-        signal2, noise2 = np.exp(2 * packed[2 * p]), np.exp(2 * packed[2 * p + 1])
-        offset, weight = packed[2 * p + 2], packed[2 * p + 3]
+        q, p, n = self._claims.shape[1], len(self._differences), len(self._values)
+        at_claims, at_effects, at_lengths = slice(0, q), slice(q, q + p), slice(q + p, q + 2 * p)
+        scales = q + 2 * p + 2
+        claims, effects = np.exp(2 * packed[at_claims]), np.exp(2 * packed[at_effects])
+        inverse_squares = np.exp(-2 * packed[at_lengths])
+        signal2, noise2 = np.exp(2 * packed[scales - 2 : scales])
+        offset, weight = packed[scales:]
         root = np.sqrt(5.0 * np.tensordot(inverse_squares, self._differences, axes=1))
         decay = np.exp(-root)
         joint = signal2 * (1 + root + root**2 / 3) * decay
         kernel = joint + np.tensordot(effects, self._effects, axes=1)
+        kernel += (self._claims * claims) @ self._claims.T
         kernel[np.diag_indices(n)] += noise2 + _JITTER
         factor = cholesky(kernel, lower=True, check_finite=False)
         residual = self._values - self._base - offset - weight * self._centred
@@ -280,14 +321,14 @@ class _Objective:
         outer = inverse - np.outer(alpha, alpha)
         slope = outer * (signal2 * 5 / 3 * (1 + root) * decay)
         gradient = np.empty_like(packed)
-        gradient[:p] = effects * np.tensordot(self._effects, outer, axes=([1, 2], [0, 1]))
+        gradient[at_claims] = claims * (self._claims * (outer @ self._claims)).sum(axis=0)
+        gradient[at_effects] = effects * np.tensordot(self._effects, outer, axes=([1, 2], [0, 1]))
         shrinking = np.tensordot(self._differences, slope, axes=([1, 2], [0, 1]))
-        gradient[p : 2 * p] = 0.5 * shrinking * inverse_squares
-        gradient[2 * p] = (outer * joint).sum()
-        gradient[2 * p + 1] = noise2 * np.trace(outer)
-        gradient[2 * p + 2] = -alpha.sum()
-        gradient[2 * p + 3] = -self._centred @ alpha
-        scales = 2 * p + 2
+        gradient[at_lengths] = 0.5 * shrinking * inverse_squares
+        gradient[scales - 2] = (outer * joint).sum()
+        gradient[scales - 1] = noise2 * np.trace(outer)
+        gradient[scales] = -alpha.sum()
+        gradient[scales + 1] = -self._centred @ alpha
         away = (packed[:scales] - self._start[:scales]) / self._spreads
         loss += 0.5 * away @ away + 0.5 * (offset / self._beliefs.offset) ** 2
         loss += self._beliefs.doubt * (1 - weight)
@@ -297,16 +338,18 @@ class _Objective:
         return float(loss), gradient
 
 
-def _start(parameters: int, beliefs: Beliefs) -> Array:
+def _start(claims: int, parameters: int, beliefs: Beliefs) -> Array:
     effect, length = np.log(beliefs.effect), np.log(beliefs.length * np.sqrt(max(parameters, 1)))
     weight = 1.0 if beliefs.weight is None else beliefs.weight
     scales = [*[effect] * parameters, *[length] * parameters, np.log(beliefs.signal), np.log(beliefs.noise)]
-    return np.array([*scales, 0.0, weight])
+    return np.array([*[np.log(beliefs.claim)] * claims, *scales, 0.0, weight])
 
 
-def _unpacked(packed: Array, parameters: int) -> Hyperparameters:
+def _unpacked(packed: Array, claims: int, parameters: int) -> Hyperparameters:
+    of_claims, packed = packed[:claims], packed[claims:]
     rest = packed[2 * parameters :]
     return Hyperparameters(
+        np.exp(of_claims),
         np.exp(packed[:parameters]),
         np.exp(packed[parameters : 2 * parameters]),
         float(np.exp(rest[0])),

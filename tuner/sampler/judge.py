@@ -1,11 +1,13 @@
 """What a config is worth trying, by all trials so far:
 
-    score = E[hypervolume gained, every constraint holding] × P(it starts and is measured)³
+    score = E[hypervolume gained] × P(every constraint holds) × P(it starts and is measured)³
 
 The expectation is over three theories (`theory`), each as likely as the trials make it: that the prediction
 is about right, that it is but for what some choices do, and that it says nothing. So where the trials bear
 the prediction out it decides, what it holds for bad is still tried once what it holds for good is spent, and
-the first trial that contradicts it counts. One more process learns which trials fail.
+the first trial that contradicts it counts. What is held of a constraint is weighed by itself: most trials
+meet it by far, whatever was predicted, which says nothing of how fast they are. One more process learns which
+trials fail.
 
 The front that counts is that of the expected worths of what was measured, so that a lucky measurement bars
 nothing, and gains begin beyond the noise: less could not be told from nothing. What is under way counts as
@@ -23,7 +25,7 @@ from objectives.front import non_dominated
 from objectives.goal import Goal
 from search_spaces.space import Config
 from tuner.sampler.encoding import Encoding
-from tuner.sampler.gaussian_process import Beliefs, Distances
+from tuner.sampler.gaussian_process import Beliefs, Distances, Told
 from tuner.sampler.guidance import Guidance
 from tuner.sampler.lessons import Lessons
 from tuner.sampler.oracle import Oracle, Slate
@@ -92,6 +94,10 @@ class Judge:
             for one in assumptions
         ]
         self._chances = _chances(assumptions, [theory.evidence for theory in self._theories])
+        self._limit_chances = [
+            _chances(assumptions, each)
+            for each in zip(*(theory.limits_evidence for theory in self._theories), strict=True)
+        ]
         trusts = [theory.trust for theory in self._theories]
         self.trust = float(self._chances[0] * trusts[0]) if len(trusts) > 1 else trusts[0]
         self._starting = self._start() if guidance.failures else None
@@ -118,8 +124,10 @@ class Judge:
         failed = np.arange(len(met[0]), len(met[0]) + len(met[1]))
         near = apart.to(np.setdiff1d(np.arange(len(points)), failed)) if len(failed) else apart
         each = np.stack([theory.scores(slate, aim, self._reference, near) for theory in self._theories])
-        most = each.max(axis=0)
-        score: Array = most + np.log(self._chances @ np.exp(each - most))
+        score = _log_mixed(self._chances, each)
+        held = np.stack([theory.holds(slate, near) for theory in self._theories], axis=1)
+        for chances, of_one in zip(self._limit_chances, held, strict=True):
+            score = score + _log_mixed(chances, of_one)
         if self._starting is not None:
             mean, sd = self._starting.at(slate, apart)
             started = log_ndtr((mean - 0.5) / np.hypot(sd, self._starting.process.hyper.noise))
@@ -148,7 +156,7 @@ class Judge:
         values = np.concatenate([np.ones(len(self._known.configs)), np.zeros(len(self._known.failed))])
         slate = self._oracle.slate((*self._known.configs, *self._known.failed))
         return self._modelling.model(
-            slate, values, lambda some: np.where(some.fits, _STARTS, _STAYS_AWAY), _FAILING
+            slate, values, lambda some: Told.flat(np.where(some.fits, _STARTS, _STAYS_AWAY)), _FAILING
         )
 
     def _floor(self, j: int) -> float:
@@ -162,17 +170,22 @@ class Judge:
         predicted = np.zeros(0) if told is None else told[held]
         return max(_FLOOR * max((*values, *predicted), default=0.0), 1e-9)
 
-    def _mixed(self, of_each: list[Array]) -> Array:
-        """Expectation over the theories."""
-        return np.asarray(np.tensordot(self._chances, np.stack(of_each), axes=1), dtype=np.float64)
-
     def _expected(self) -> Array:
         """(n, m) expected losses of what was measured; NaN where a constraint is expected to be missed."""
         slate = self._seen.slate
-        losses = losses_of(self._goal.objectives, self._mixed([t.means(slate) for t in self._theories]))
-        missed = self._mixed([theory.misses(slate) for theory in self._theories]) > 0
-        losses[missed.any(axis=1)] = np.nan
+        each = np.stack([theory.means(slate) for theory in self._theories])
+        means = np.asarray(np.tensordot(self._chances, each, axes=1), dtype=np.float64)
+        losses = losses_of(self._goal.objectives, means)
+        losses[self._missing(slate)] = np.nan
         return losses
+
+    def _missing(self, slate: Slate) -> NDArray[np.bool_]:
+        """(n,) whether a constraint is expected to be missed."""
+        each = np.stack([theory.misses(slate) for theory in self._theories])
+        missed = np.zeros(len(slate), dtype=np.bool_)
+        for k, chances in enumerate(self._limit_chances):
+            missed |= chances @ each[:, :, k] > 0
+        return missed
 
     def recommended(self) -> list[Config]:
         """The measured configs that none is better than by more than a measurement can tell, by what is
@@ -202,16 +215,22 @@ class Judge:
         return corner
 
     def _foreseen_front(self) -> Array:
-        """(k, m) what the likeliest theory expects of the front of what was not tried, where that reaches
-        beyond what was: an end that differs by noise alone is none."""
+        """(k, m) what the likeliest theory expects of what may reach beyond the front: it is better than all
+        that was tried, noise apart, if it is better than expected by a standard deviation."""
         likeliest, outlook = self._theories[int(np.argmax(self._chances))], self._outlook
-        expected = losses_of(self._goal.objectives, likeliest.means(outlook))
-        expected[~outlook.fits | (likeliest.misses(outlook) > 0).any(axis=1)] = np.nan
-        expected = expected[non_dominated(expected)]
+        hoped = losses_of(self._goal.objectives, likeliest.hopes(outlook))
+        hoped[~outlook.fits | self._missing(outlook)] = np.nan
+        best = np.flatnonzero(non_dominated(hoped))
         aim = self._bettered(self._losses)
-        beaten = (aim[:, None, :] <= expected[None, :, :]).all(axis=2).any(axis=0)
-        kept: Array = expected[~beaten]
-        return kept
+        beaten = (aim[:, None, :] <= hoped[best][None, :, :]).all(axis=2).any(axis=0)
+        return losses_of(self._goal.objectives, likeliest.means(outlook.take(best[~beaten])))
+
+
+def _log_mixed(chances: Array, logs: Array) -> Array:
+    """(n,) logarithm of the expectation over the theories, from (theories, n) logarithms."""
+    with np.errstate(divide="ignore"):  # a theory may be given up
+        mixed: Array = logsumexp(np.log(chances)[:, None] + logs, axis=0)
+    return mixed
 
 
 def _chances(assumptions: Sequence[Assumption], evidence: Sequence[float]) -> Array:

@@ -1,4 +1,5 @@
-"""Configs with all that can be said of them before they are tried: rows of numbers, and predictions."""
+"""Configs with all that can be said of them before they are tried: rows of numbers, predictions, and what the
+predictions claim that each parameter does: the same config's with the parameter at its first choice."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ from numpy.typing import NDArray
 
 from objectives.front import non_dominated
 from objectives.goal import Goal
-from search_spaces.space import Config
+from search_spaces.parameters import Parameter, active
+from search_spaces.space import Config, Space
 from tuner.sampler.encoding import Encoding
 from tuner.sampler.guidance import Predict
 
@@ -16,6 +18,15 @@ Array = NDArray[np.float64]
 
 _FITS = "fits"
 _VIOLATION = "violation "
+
+_CLAIMS = 6
+"""Parameters whose claims are looked at, those that claim most: each costs a prediction of every config."""
+_NOTICEABLE = 0.1
+"""Claims smaller than this, in the root mean square of logarithms, are not looked at."""
+_WEIGHED = 200
+"""Configs that tell how much a parameter claims."""
+_NEAR_ZERO = 0.03
+"""A prediction counts as at least this share of the largest, where claims are weighed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,10 @@ class Slate:
     """By an objective's metric, or "violation NAME"; NaN where it is not predicted. Empty: nothing is."""
     fits: NDArray[np.bool_]
     """Whether each is expected to start; all are where nothing is predicted."""
+    others: Mapping[str, Array]
+    """By the same names, (n, claims): with each of some parameters at its first choice."""
+    claims: int
+    """How many parameters those are."""
 
     def __len__(self) -> int:
         return len(self.configs)
@@ -45,11 +60,21 @@ class Slate:
             self.points[places],
             {name: values[places] for name, values in self.foreseen.items()},
             self.fits[places],
+            {name: values[places] for name, values in self.others.items()},
+            self.claims,
         )
 
     def violation(self, name: str) -> Array | None:
         """(n,) a constraint's; None where it is not predicted."""
         return self.foreseen.get(_VIOLATION + name)
+
+    def without(self, metric: str) -> Array:
+        """(n, claims) what is predicted of an objective's metric without each parameter's choice."""
+        return self.others.get(metric, np.full((len(self), self.claims), np.nan))
+
+    def without_violation(self, name: str) -> Array:
+        """(n, claims) the same of a constraint."""
+        return self.without(_VIOLATION + name)
 
     @property
     def violated(self) -> NDArray[np.bool_]:
@@ -64,21 +89,76 @@ class Slate:
 class Oracle:
     """Makes slates. Asks the prediction of each config once."""
 
-    def __init__(self, goal: Goal, encoding: Encoding, predict: Predict | None) -> None:
-        self._goal, self._encoding, self._predict = goal, encoding, predict
+    def __init__(self, goal: Goal, space: Space, encoding: Encoding, predict: Predict | None) -> None:
+        self._goal, self._space, self._encoding, self._predict = goal, space, encoding, predict
         self._rows: dict[Config, Array] = {}
         self._names: tuple[str, ...] = ()
+        self._claiming: tuple[Parameter, ...] = ()
+        self._without: dict[Config, tuple[Config, ...]] = {}
 
     def slate(self, configs: Sequence[Config]) -> Slate:
         """These configs, in this order."""
         configs = tuple(configs)
         points = self._encoding.rows(configs)
         if self._predict is None:
-            return Slate(configs, points, {}, np.ones(len(configs), dtype=np.bool_))
+            return Slate(configs, points, {}, np.ones(len(configs), dtype=np.bool_), {}, 0)
+        columns = dict(zip(self._names_of(configs), self._table(configs).T, strict=True))
+        fits = columns.pop(_FITS, np.ones(len(configs))) > 0
+        others: dict[str, Array] = {}
+        if self._claiming and configs:
+            tables = np.stack([self._table(some) for some in self._reset(configs)])
+            others = {name: tables[:, :, k].T for k, name in enumerate(self._names) if name != _FITS}
+        return Slate(configs, points, columns, fits, others, len(self._claiming))
+
+    def weigh(self, configs: Sequence[Config]) -> None:
+        """Find the parameters whose claims are looked at from here on, by these configs: those that are said
+        to change an objective most. Without it none are."""
+        places = np.linspace(0, len(configs) - 1, min(_WEIGHED, len(configs))).round().astype(np.intp)
+        some = [configs[place] for place in np.unique(places)]
+        self._claiming = ()
+        plain = self.slate(some)
+        if not any(objective.metric in plain.foreseen for objective in self._goal.objectives):
+            return
+        self._claiming = self._space.parameters
+        slate = self.slate(some)
+        sizes = np.zeros(len(self._claiming))
+        for objective in self._goal.objectives:
+            if objective.metric in slate.foreseen:
+                values = slate.foreseen[objective.metric]
+                least = _NEAR_ZERO * np.nanmax(values) if np.isfinite(values).any() else 1.0
+                logs = [
+                    np.log(np.maximum(v, least)) for v in (values[:, None], slate.without(objective.metric))
+                ]
+                sizes = np.maximum(sizes, np.sqrt(np.mean(np.nan_to_num(logs[0] - logs[1]) ** 2, axis=0)))
+        kept = sorted(np.argsort(-sizes, kind="stable")[:_CLAIMS])
+        self._claiming = tuple(self._space.parameters[i] for i in kept if sizes[i] >= _NOTICEABLE)
+        self._without.clear()
+
+    def _reset(self, configs: Sequence[Config]) -> list[list[Config]]:
+        """For each parameter that claims something, these configs with it at its first choice."""
+        for config in configs:
+            if config not in self._without:
+                self._without[config] = tuple(self._first(config, parameter) for parameter in self._claiming)
+        return [list(some) for some in zip(*(self._without[config] for config in configs), strict=True)]
+
+    def _first(self, config: Config, reset: Parameter) -> Config:
+        """The config with this parameter, and what hangs below it, at the first choice or lowest number.
+        Whether a constraint forbids it does not matter: it is only looked at."""
+        held = {parameter.key: value for parameter, value in active(self._space.parameters, config.values)}
+        return self._space.walk(
+            lambda asked: (
+                asked.corners[0] if asked.key == reset.key else held.get(asked.key, asked.corners[0])
+            )
+        )
+
+    def _table(self, configs: Sequence[Config]) -> Array:
+        """(n, names) what is predicted of each."""
+        names = self._names_of(configs)
+        return np.array([self._rows[config] for config in configs]).reshape(len(configs), len(names))
+
+    def _names_of(self, configs: Sequence[Config]) -> tuple[str, ...]:
         self._ask(configs)
-        table = np.array([self._rows[config] for config in configs]).reshape(len(configs), len(self._names))
-        columns = dict(zip(self._names, table.T, strict=True))
-        return Slate(configs, points, columns, columns.pop(_FITS, np.ones(len(configs))) > 0)
+        return self._names
 
     def front(self, slate: Slate, most: int) -> Slate:
         """Those predicted to be on the front of all that fit and meet the constraints, at most so many,

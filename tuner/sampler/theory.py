@@ -13,14 +13,22 @@ from scipy.special import log_ndtr
 
 from objectives.goal import Goal, Objective
 from tuner.sampler.encoding import Encoding
-from tuner.sampler.gaussian_process import Beliefs, Distances, Posterior, believed_start, fit, posterior
+from tuner.sampler.gaussian_process import (
+    Beliefs,
+    Distances,
+    Posterior,
+    Told,
+    believed_start,
+    fit,
+    posterior,
+)
 from tuner.sampler.improvement import Believed, Link, expected_improvement
 from tuner.sampler.lessons import Lessons
 from tuner.sampler.oracle import Slate
 
 Array = NDArray[np.float64]
-Foreseen = Callable[[Slate], Array | None]
-"""(n,) what is predicted of a slate; None: nothing is."""
+Foreseen = Callable[[Slate], Told | None]
+"""What is predicted of a slate, not finite where it is not; None: nothing is."""
 
 LEARNT_FROM = 5
 """Measured trials from which hyperparameters are fitted; before, beliefs hold."""
@@ -40,10 +48,16 @@ class Assumption:
 
 
 BORNE_OUT = Assumption(
-    beliefs=Beliefs(effect=0.15, signal=0.2, offset=0.4, least=0.5), guided=True, chance=0.7, least=0.0
+    beliefs=Beliefs(claim=0.15, effect=0.15, signal=0.2, offset=0.4, least=0.5),
+    guided=True,
+    chance=0.7,
+    least=0.0,
 )
 MISLED = Assumption(
-    beliefs=Beliefs(effect=0.5, signal=0.3, offset=0.6, least=0.5), guided=True, chance=0.2, least=0.1
+    beliefs=Beliefs(claim=0.7, effect=0.5, signal=0.3, offset=0.6, least=0.5),
+    guided=True,
+    chance=0.2,
+    least=0.1,
 )
 """About right but for what some choices do, which may be anything."""
 REFUTED = Assumption(
@@ -56,11 +70,11 @@ class Model:
     """A fitted process, and how its prediction is read off a slate."""
 
     process: Posterior
-    prediction: Callable[[Slate], Array]
+    told: Callable[[Slate], Told]
 
     def at(self, slate: Slate, apart: Distances | None = None) -> tuple[Array, Array]:
         """(n,) mean and standard deviation; `apart`: from the slate to what it was conditioned on."""
-        return self.process.at(slate.points, self.prediction(slate), apart)
+        return self.process.at(slate.points, self.told(slate), apart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +87,21 @@ class Modelling:
     def model(self, slate: Slate, values: Array, foreseen: Foreseen | None, beliefs: Beliefs) -> Model:
         """The process of these values, around their mean where nothing is predicted."""
         centre = float(values.mean()) if len(values) else 0.0
-        told = None if foreseen is None else foreseen(slate)
-        if told is not None and np.isfinite(told).any():
-            centre = float(np.nanmean(told))
+        seen = None if foreseen is None else foreseen(slate)
+        if seen is not None and np.isfinite(seen.mean).any():
+            centre = float(np.nanmean(seen.mean))
 
-        def prediction(some: Slate) -> Array:
+        def told(some: Slate) -> Told:
             found = None if foreseen is None else foreseen(some)
-            flat = np.full(len(some), centre)
-            return flat if found is None else np.where(np.isfinite(found), found, centre)
+            if found is None:
+                return Told.flat(np.full(len(some), centre))
+            return Told(np.where(np.isfinite(found.mean), found.mean, centre), found.claims)
 
-        predicted, groups = prediction(slate), self.encoding.groups
+        predicted, groups = told(slate), self.encoding.groups
         hyper = (
             fit(slate.points, values, predicted, groups, beliefs)
             if len(values) >= LEARNT_FROM
-            else believed_start(beliefs, self.encoding.parameters)
+            else believed_start(beliefs, predicted.claims.shape[1], self.encoding.parameters)
         )
         process = posterior(
             slate.points,
@@ -96,9 +111,9 @@ class Modelling:
             hyper,
             centre=centre,
             pending=self.pending.points,
-            pending_prediction=prediction(self.pending),
+            pending_told=told(self.pending),
         )
-        return Model(process, prediction)
+        return Model(process, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +131,8 @@ class Theory:
     """The models of one assumption.
 
     Attributes:
-        evidence: log likelihood of what was measured.
+        evidence: log likelihood of the objectives that were measured.
+        limits_evidence: of each constraint's.
         trust: how far the prediction counts in it, 0 to 1: the largest weight that an objective gives it.
     """
 
@@ -133,12 +149,18 @@ class Theory:
         self._beliefs, self._guided = assumption.beliefs, assumption.guided
         self._objectives = [self._objective(j) for j in range(len(goal.objectives))]
         self.trust = max((model.process.hyper.weight for model in self._objectives), default=0.0)
+        self._violations = list(seen.known.violations.values()) if constraints else []
         self._limits = [self._limit(name) for name in seen.known.violations] if constraints else []
-        self.evidence = sum(model.process.evidence for model in (*self._objectives, *self._limits))
+        self.evidence = sum(model.process.evidence for model in self._objectives)
+        self.limits_evidence = [limit.process.evidence for limit in self._limits]
 
     def means(self, slate: Slate) -> Array:
         """(n, m) logarithms of the objectives."""
         return np.stack([model.at(slate)[0] for model in self._objectives], axis=1)
+
+    def hopes(self, slate: Slate) -> Array:
+        """(n, m) the same, each better than expected by its standard deviation."""
+        return np.stack([np.subtract(*model.at(slate)) for model in self._objectives], axis=1)
 
     def misses(self, slate: Slate) -> Array:
         """(n, constraints) expected violations, in units of their own."""
@@ -151,7 +173,7 @@ class Theory:
         return np.array([model.process.hyper.noise for model in self._objectives])
 
     def scores(self, slate: Slate, front: Array, reference: Array, apart: Distances) -> Array:
-        """(n,) logarithm of expected gain × P(every constraint holds).
+        """(n,) logarithm of the expected gain, whatever the constraints.
 
         Args:
             apart: from the slate to all that was measured or is under way.
@@ -162,18 +184,28 @@ class Theory:
         ]
         gain = expected_improvement(believed, front, reference)
         score: Array = np.log(np.maximum(gain, 1e-300))
-        for name, limit in zip(self._seen.known.violations, self._limits, strict=False):
-            told_of_all = np.isfinite(self._seen.known.violations[name]).all()
-            mean, sd = limit.at(slate, apart if told_of_all else None)
-            score = score + log_ndtr(-mean / sd)
         return score
+
+    def holds(self, slate: Slate, apart: Distances) -> Array:
+        """(constraints, n) logarithm of the chance that each constraint holds; `apart` as for `scores`."""
+        found = np.zeros((len(self._limits), len(slate)))
+        for k, (violations, limit) in enumerate(zip(self._violations, self._limits, strict=True)):
+            told_of_all = np.isfinite(violations).all()
+            mean, sd = limit.at(slate, apart if told_of_all else None)
+            found[k] = log_ndtr(-mean / sd)
+        return found
 
     def _objective(self, j: int) -> Model:
         objective, floor = self._goal.objectives[j], self._seen.floors[j]
 
-        def foreseen(slate: Slate) -> Array | None:
+        def foreseen(slate: Slate) -> Told | None:
             values = slate.foreseen.get(objective.metric)
-            return None if values is None else logs(objective, values, floor)
+            if values is None:
+                return None
+            mean, without = (
+                logs(objective, some, floor) for some in (values, slate.without(objective.metric))
+            )
+            return Told(mean, np.nan_to_num(mean[:, None] - without))
 
         return self._model(self._seen.slate, self._seen.logs[j], foreseen, self._beliefs)
 
@@ -183,9 +215,12 @@ class Theory:
         values = self._seen.known.violations[name][told]
         scale = max(float(values.std()), 1e-3)
 
-        def foreseen(slate: Slate) -> Array | None:
+        def foreseen(slate: Slate) -> Told | None:
             values = slate.violation(name)
-            return None if values is None else values / scale
+            if values is None:
+                return None
+            without = slate.without_violation(name)
+            return Told(values / scale, np.nan_to_num((values[:, None] - without) / scale))
 
         slate = self._seen.slate.take(np.flatnonzero(told))
         model = self._model(slate, values / scale, foreseen, self._beliefs)

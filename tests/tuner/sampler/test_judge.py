@@ -58,7 +58,7 @@ def _lessons(configs: Sequence[Config], losses: Array | None = None, **violation
 def _judge(known: Lessons, skew: Callable[[Config], float] = lambda _: 1.0) -> Judge:
     guidance = Guidance(predict=_told(skew))
     encoding = Encoding(SMALL)
-    oracle = Oracle(GOAL, encoding, guidance.predict)
+    oracle = Oracle(GOAL, SMALL, encoding, guidance.predict)
     return Judge(known, GOAL, guidance, encoding, oracle, oracle.front(oracle.slate(CONFIGS), 16))
 
 
@@ -79,7 +79,7 @@ def test_a_prediction_wrong_of_one_choice_is_corrected_by_the_trials_of_that_cho
         return 1 / 3 if config.values["scheme"] == "int8" else 1.0
 
     judge = _judge(known, skew)
-    oracle = Oracle(GOAL, Encoding(SMALL), _told(skew))
+    oracle = Oracle(GOAL, SMALL, Encoding(SMALL), _told(skew))
     untried = [config for config in CONFIGS if config not in known.taken]
     scores = judge.scores(oracle.slate(untried))
     best = [untried[place].values["scheme"] for place in np.argsort(-scores)[:10]]
@@ -129,5 +129,5 @@ def test_nothing_measured_is_nothing_recommended() -> None:
 @pytest.mark.parametrize("trials", [1, 3, 12])
 def test_scores_are_numbers_however_little_is_known(trials: int) -> None:
     judge = _judge(_lessons(CONFIGS[:trials]))
-    oracle = Oracle(GOAL, Encoding(SMALL), _told(lambda _: 1.0))
+    oracle = Oracle(GOAL, SMALL, Encoding(SMALL), _told(lambda _: 1.0))
     assert np.isfinite(judge.scores(oracle.slate(CONFIGS))).all()

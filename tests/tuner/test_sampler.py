@@ -24,6 +24,7 @@ from tuner.sampler import (
     sampler_named,
 )
 from tuner.sampler.lessons import distribution
+from tuner.sampler.proposer import Known
 from tuner.sampler.recipes import STARTUP_TRIALS
 
 GOAL = Goal.of(["goodput", "tpot_p95"])
@@ -104,6 +105,23 @@ def test_a_resumed_study_asks_what_it_would_have_asked(name: str, tmp_path: Path
     parts = _run(_search(sampler=name, seed=5, storage=storage), trials - 1)
     parts += _run(_search(sampler=name, seed=5, storage=storage), 1)
     assert parts == whole
+
+
+@pytest.mark.parametrize("name", ["tpe", "nsga2"])
+def test_what_is_remembered_between_two_proposals_changes_none_of_them(name: str, tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    search = _search(sampler=name, storage=storage)
+    waiting = [search.ask(), search.ask()]
+    for number in range(2, 2 * STARTUP_TRIALS):
+        # The older one is told last, so measurements come out of their order; each fifth trial fails.
+        told = waiting.pop(-1 if number % 3 else 0)
+        failed = Unscored(cause=Cause.OUT_OF_MEMORY, reason="no room")
+        search.tell(told.number, failed if told.number % 5 == 3 else _losses(told.config))
+        anew = _search(sampler=name, storage=storage)
+        known = anew._placed(anew._trials())
+        expected = anew._proposer.propose(anew._study.directions, number, Known.of(known))
+        waiting.append(search.ask())
+        assert waiting[-1].config == expected
 
 
 @ALL_SAMPLERS

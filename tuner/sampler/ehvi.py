@@ -87,7 +87,7 @@ class EhviSampler(BaseSampler):
 
     def recommend(self, placed: Sequence[Placed]) -> list[Config]:
         """The noise-aware front of these trials: what it would recommend if a study ended with them."""
-        known = lessons(self._space, self._goal, placed)
+        known = lessons(self._goal, placed)
         with _one_thread():
             return self._judged(known).recommended() if known.configs else []
 
@@ -98,7 +98,7 @@ class EhviSampler(BaseSampler):
             placed: the study's trials so far.
             number: of the trial it is for; with the seed it decides what is drawn by chance.
         """
-        known = lessons(self._space, self._goal, placed)
+        known = lessons(self._goal, placed)
         with _one_thread():
             return self._chosen(known, number)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,13 @@ UNSCORED = "unscored"
 """Told as a cause: the engine served the config, but an objective is missing."""
 
 
-Placed: TypeAlias = tuple[Config, FrozenTrial]
-"""A trial and its config."""
+class Placed(NamedTuple):
+    """A trial and its config."""
+
+    config: Config
+    trial: FrozenTrial
+    picks: Picks
+    """The config's choices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +58,26 @@ class Lessons:
 
 def placed_in(space: Space, trials: Sequence[FrozenTrial]) -> list[Placed]:
     """Trials with the parameters of a config of the space, each with that config."""
-    return [(space.walk(_answers(trial)), trial) for trial in trials]
+    return [placed(space, space.walk(_answers(trial)), trial) for trial in trials]
 
 
-def lessons(space: Space, goal: Goal, placed: Sequence[Placed]) -> Lessons:
+def placed(space: Space, config: Config, trial: FrozenTrial) -> Placed:
+    """A trial, placed at its config."""
+    return Placed(config, trial, picks(space, config))
+
+
+def refusals_of(placed: Sequence[Placed]) -> Refusals:
+    """What these trials say of choices that the engine does not take."""
+    served = [
+        p.picks for p in placed if p.trial.state is TrialState.COMPLETE or cause_of(p.trial) == UNSCORED
+    ]
+    refused = [(p.picks, Cause(cause)) for p in placed if (cause := cause_of(p.trial)) in _CAUSES]
+    return refusals(served, refused)
+
+
+def lessons(goal: Goal, placed: Sequence[Placed]) -> Lessons:
     """What these trials, by number, teach."""
-    measured = [(c, t) for c, t in placed if t.state is TrialState.COMPLETE]
+    measured = [(c, t) for c, t, _ in placed if t.state is TrialState.COMPLETE]
     losses = np.array(
         [
             [o.loss(v / METRICS[o.metric].factor) for o, v in zip(goal.objectives, t.values, strict=True)]
@@ -66,20 +85,18 @@ def lessons(space: Space, goal: Goal, placed: Sequence[Placed]) -> Lessons:
         ],
         dtype=np.float64,
     ).reshape(-1, len(goal.objectives))
-    names = dict.fromkeys(name for _, t in measured for name in t.constraints)
-    served = [c for c, t in placed if t.state is TrialState.COMPLETE or cause_of(t) == UNSCORED]
-    refused = [(picks(space, c), Cause(cause)) for c, t in placed if (cause := cause_of(t)) in _CAUSES]
+    missed = [t.constraints for _, t in measured]
+    names = dict.fromkeys(name for each in missed for name in each)
     return Lessons(
         configs=tuple(c for c, _ in measured),
         losses=losses,
         violations={
-            name: np.array([t.constraints.get(name, np.nan) for _, t in measured], dtype=np.float64)
-            for name in names
+            name: np.array([each.get(name, np.nan) for each in missed], dtype=np.float64) for name in names
         },
-        failed=tuple(c for c, t in placed if t.state is TrialState.FAIL and _blames(cause_of(t))),
-        pending=tuple(c for c, t in placed if t.state is TrialState.RUNNING),
-        taken=frozenset(c for c, _ in placed),
-        refusals=refusals([picks(space, c) for c in served], refused),
+        failed=tuple(c for c, t, _ in placed if t.state is TrialState.FAIL and _blames(cause_of(t))),
+        pending=tuple(c for c, t, _ in placed if t.state is TrialState.RUNNING),
+        taken=frozenset(c for c, _, _ in placed),
+        refusals=refusals_of(placed),
     )
 
 

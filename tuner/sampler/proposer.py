@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
+from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from objectives.goal import Goal
@@ -24,7 +26,7 @@ from search_spaces.values import Scalar
 from tuner.refusals import Refusals
 from tuner.sampler.ehvi import EhviSampler
 from tuner.sampler.guidance import Guidance
-from tuner.sampler.lessons import Placed, distribution, params_of, picks
+from tuner.sampler.lessons import Placed, distribution, params_of, picks, refusals_of
 from tuner.sampler.recipes import POPULATION, Recipe
 from tuner.sampler.streams import seed_of
 
@@ -52,6 +54,11 @@ class Known:
     """Not to be proposed again."""
     refusals: Refusals
 
+    @classmethod
+    def of(cls, placed: Sequence[Placed]) -> Self:
+        """What these trials say."""
+        return cls(placed, frozenset(config for config, _, _ in placed), refusals_of(placed))
+
 
 class Proposer:
     """Proposes configs of one space with one sampler."""
@@ -64,6 +71,8 @@ class Proposer:
         self._ours = EhviSampler(space, goal, guidance, seed) if recipe.make is None else None
         self._parameters = {parameter.key: parameter for parameter in every(space.parameters)}
         self._distributions = {key: distribution(parameter) for key, parameter in self._parameters.items()}
+        self._finished: dict[int, FrozenTrial] = {}
+        """Measured trials, which no longer change, as the sampler is shown them."""
 
     def params(self, config: Config) -> dict[str, Scalar]:
         """The config as Optuna has it: active parameters by key."""
@@ -127,9 +136,12 @@ class Proposer:
         """Of one of Optuna's samplers, asked in a study in memory: configs, each with all that it drew."""
         assert self._recipe.make is not None
         inner = self._recipe.make(self._seed, seed_of(self._seed, number))
+        storage = InMemoryStorage()
         with silent_optuna():
-            shadow = optuna.create_study(directions=directions, sampler=inner)
-        shadow.add_trials(self._lessons([trial for _, trial in known.placed]))
+            shadow = optuna.create_study(directions=directions, sampler=inner, storage=storage)
+        study_id = storage.get_study_id_from_name(shadow.study_name)
+        for lesson in self._lessons([trial for _, trial, _ in known.placed]):
+            storage.create_new_trial(study_id, lesson)
         shadow.ask()
         trial = shadow.get_trials(deepcopy=False)[-1]
         for _ in range(self._recipe.draws):
@@ -172,26 +184,42 @@ class Proposer:
         lessons = []
         measured = 0
         for trial in trials:
-            if trial.state is TrialState.FAIL and not self._recipe.from_failures:
+            if trial.state is TrialState.FAIL:
                 continue
-            params = dict(trial.params)
-            if not self._recipe.conditional:
-                params = {key: params.get(key, _neutral(p)) for key, p in self._parameters.items()}
-            complete = trial.state is TrialState.COMPLETE
-            lessons.append(
-                create_trial(
-                    state=trial.state,
-                    params=params,
-                    distributions=self.distributions(params),
-                    values=trial.values if complete else None,
-                    user_attrs=trial.user_attrs if self._recipe.from_failures else {},
-                    constraints=trial.constraints if self._recipe.from_failures else None,
-                    # NSGA-II keeps its generations here; they are those of the order of completion.
-                    system_attrs={_GENERATION: measured // POPULATION} if complete else {},
-                )
-            )
-            measured += complete
+            lesson = self._finished.get(trial.number) or self._lesson(trial)
+            if trial.state is TrialState.COMPLETE:
+                self._finished[trial.number] = lesson
+                # NSGA-II keeps its generations here; they are those of the order of completion.
+                lesson.system_attrs[_GENERATION] = measured // POPULATION
+                measured += 1
+            lessons.append(lesson)
         return lessons
+
+    def _lesson(self, trial: FrozenTrial) -> FrozenTrial:
+        params = dict(trial.params)
+        if not self._recipe.conditional:
+            params = {key: params.get(key, _neutral(p)) for key, p in self._parameters.items()}
+        made = create_trial(
+            state=trial.state,
+            params=params,
+            distributions=self.distributions(params),
+            values=trial.values if trial.state is TrialState.COMPLETE else None,
+        )
+        return _Lesson.like(made)
+
+
+class _Lesson(FrozenTrial):
+    """A trial that a study in memory takes in as it is: copying thousands of them deeply, anew for every
+    proposal, takes longer than the sampler does. Its parameters and values are never changed."""
+
+    @classmethod
+    def like(cls, trial: FrozenTrial) -> Self:
+        lesson = cls.__new__(cls)
+        lesson.__dict__.update(trial.__dict__)
+        return lesson
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.like(self)
 
 
 def _snapped(parameter: Parameter, value: Scalar) -> Scalar:

@@ -39,8 +39,6 @@ class Recipe:
     name: str
     make: Callable[[int, int], BaseSampler] | None
     """From a seed that is the study's and one that is the proposal's; None: our own, made of the space."""
-    from_failures: bool = False
-    """It is shown trials that failed, and told violations."""
     conditional: bool = False
     """It understands parameters that are active only at times. Otherwise it is shown the flat space, the
     inactive parameters of each trial filled in with a neutral value."""
@@ -112,7 +110,6 @@ SAMPLERS: Mapping[str, Recipe] = MappingProxyType(
                 name="ehvi",
                 make=None,
                 conditional=True,
-                from_failures=True,
                 draws=1,  # the best of its pool
                 description="our own, guided by a prediction of every config: best where that is about right",
             ),

@@ -22,9 +22,8 @@ from objectives.metrics import METRICS
 from search_spaces.faults import SpaceError
 from search_spaces.space import Config, Space
 from tuner.redaction import without_passwords
-from tuner.refusals import refusals
 from tuner.sampler.guidance import Guidance
-from tuner.sampler.lessons import CAUSE, UNSCORED, Placed, cause_of, picks
+from tuner.sampler.lessons import CAUSE, UNSCORED, Placed, placed
 from tuner.sampler.proposer import Known, Proposer, silent_optuna
 from tuner.sampler.recipes import Recipe, SamplerError
 
@@ -87,7 +86,7 @@ class Search:
         self._space = space
         self._goal = goal
         self._proposer = Proposer(space, goal, recipe, seed, guidance)
-        self._configs: dict[int, Config] = {}
+        self._places: dict[int, Placed] = {}
 
     @classmethod
     def open(
@@ -164,9 +163,10 @@ class Search:
         """
         trials = self._trials()
         number = len(trials)
-        config = next(iter(self._given_back(trials)), None)
+        found = self._placed(trials)
+        config = next(iter(self._given_back(found)), None)
         if config is None:
-            config = self._proposer.propose(self._study.directions, number, self._known(trials))
+            config = self._proposer.propose(self._study.directions, number, Known.of(found))
         # One insert with all parameters: no driver can die between a trial and its config.
         self._add(TrialState.RUNNING, config)
         return Proposal(number=number, config=config)
@@ -276,29 +276,19 @@ class Search:
 
     def _placed(self, trials: Sequence[FrozenTrial]) -> list[Placed]:
         """Those with parameters, each with its config; read off once, since parameters never change."""
+        found = []
         for trial in trials:
-            if trial.params and trial.number not in self._configs:
-                self._configs[trial.number] = self._config(trial)
-        return [(self._configs[trial.number], trial) for trial in trials if trial.params]
+            if trial.params:
+                known = self._places.get(trial.number)
+                if known is None:
+                    known = self._places[trial.number] = placed(self._space, self._config(trial), trial)
+                found.append(known._replace(trial=trial))
+        return found
 
-    def _given_back(self, trials: Sequence[FrozenTrial]) -> list[Config]:
+    def _given_back(self, found: Sequence[Placed]) -> list[Config]:
         """Configs of cancelled trials that no later trial has taken up, oldest first."""
-        last = dict(self._placed(trials))
+        last = {config: trial for config, trial, _ in found}
         return [config for config, trial in last.items() if _GIVEN_BACK in trial.user_attrs]
-
-    def _known(self, trials: Sequence[FrozenTrial]) -> Known:
-        placed = self._placed(trials)
-        served = [c for c, t in placed if t.state is TrialState.COMPLETE or cause_of(t) == UNSCORED]
-        refused = [
-            (picks(self._space, config), Cause(cause))
-            for config, trial in placed
-            if (cause := cause_of(trial)) not in (None, UNSCORED)
-        ]
-        return Known(
-            placed=placed,
-            taken=frozenset(config for config, _ in placed),
-            refusals=refusals([picks(self._space, config) for config in served], refused),
-        )
 
     def _shown(self, scored: Scored) -> list[float]:
         """Losses as the database keeps them: each objective's own direction, in people's units."""

@@ -199,7 +199,7 @@ def test_what_says_nothing_of_a_config_teaches_nothing() -> None:
 
     configs = drawn(SMALL, np.random.default_rng(0), len(Cause))
     failed = [trial(c, optuna.trial.TrialState.FAIL, cause) for c, cause in zip(configs, Cause, strict=True)]
-    known = lessons(SMALL, GOAL, placed_in(SMALL, failed))
+    known = lessons(GOAL, placed_in(SMALL, failed))
     blamed = {config for config, cause in zip(configs, Cause, strict=True) if cause.blames_config}
     assert set(known.failed) == blamed
     assert set(known.taken) == set(configs)

@@ -136,6 +136,8 @@ def status(study: str | None, url: str, token_file: Path | None, as_json: bool) 
     jobs = told["jobs"] if study is None else [told]
     for job in jobs:
         click.echo(_line(job))
+        for trial in job["running"]:
+            click.echo(f"  {_running_line(trial)}")
     if not jobs:
         click.echo("no study was submitted yet")
 
@@ -231,6 +233,16 @@ def _space(reference: str) -> dict[str, str]:
         return {"space": path.read_text(encoding="utf-8-sig")}
     except (OSError, UnicodeDecodeError) as error:
         raise Mistake(f"{os.fspath(path)}: cannot be read as text") from error
+
+
+def _running_line(trial: dict[str, Any]) -> str:
+    from cluster.phase import Phase, PhaseName
+
+    phase = Phase(
+        name=PhaseName(trial["phase"]), stage=trial["stage"], replay=trial["replay"], speed=trial["speed"]
+    )
+    where = f" on {trial['node']}" if trial["node"] else ""
+    return f"trial {trial['trial']}{where}: {phase.text}, since {trial['since'][:19]}"
 
 
 def _line(job: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from cluster.phase import PhaseName
 from tuner.service.jobs import Kind, State
 
 
@@ -32,6 +33,18 @@ class TraceTold(_Answer):
     figures: dict[str, JsonValue]
 
 
+class RunningTold(_Answer):
+    """A trial under way."""
+
+    trial: int
+    node: str | None = Field(description="Where it runs; null where nodes are not told apart.")
+    phase: PhaseName
+    stage: str | None = Field(description="Of the engine's start, as far as its log tells.")
+    replay: int | None = Field(description="Which replay of the trial, from 1.")
+    speed: float | None = Field(description="Of the replay.")
+    since: str = Field(description="When it entered this phase.")
+
+
 class JobTold(_Answer):
     """A study or an ablation as it stands."""
 
@@ -49,6 +62,9 @@ class JobTold(_Answer):
     ended: str | None
     reason: str | None = Field(description="Why it ended.")
     deaths: int = Field(description="How often its process died since it last finished a trial.")
+    running: list[RunningTold] = Field(
+        description="A study's trials under way; none where it does not run, and none of an ablation's."
+    )
     request: dict[str, JsonValue]
 
 

@@ -67,7 +67,9 @@ def _run(files: JobFiles) -> tuple[State, str | None]:
 
 def _search(files: JobFiles, request: dict[str, Any], *, runs: Path) -> str:
     from tuner import trace_usecases, usecases
+    from tuner.events import UnderWay
     from tuner.records import STUDY
+    from tuner.service.running import Running
     from tuner.service.told import event_json
     from tuner.session import SearchRequest
     from tuner.terminal import Progress
@@ -80,10 +82,12 @@ def _search(files: JobFiles, request: dict[str, Any], *, runs: Path) -> str:
     begun = (runs / request["name"] / STUDY).exists()
     lines: list[str] = []
     progress = Progress(say=lines.append)
+    running = Running(files.running)
 
     def show(event: "Event | str") -> None:
         progress.show(event)
-        _tell(files, *event_json(event), lines)
+        if running.take(event):
+            _tell(files, *event_json(event), lines, wait=not isinstance(event, UnderWay))
 
     asked = SearchRequest(
         **request,
@@ -122,13 +126,13 @@ def _ablate(files: JobFiles, request: dict[str, Any], *, runs: Path) -> str:
     return "the ablation is done"
 
 
-def _tell(files: JobFiles, name: str, data: dict[str, Json], lines: list[str]) -> None:
+def _tell(files: JobFiles, name: str, data: dict[str, Json], lines: list[str], *, wait: bool = True) -> None:
     """One event to the log, with the words that a terminal would show."""
     text = "\n".join(lines)
     lines.clear()
     if text:
         print(text, flush=True)
-    event_log.append(files.events, name, {**data, "text": text})
+    event_log.append(files.events, name, {**data, "text": text}, wait=wait)
 
 
 def _write_process(files: JobFiles) -> None:

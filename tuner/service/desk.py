@@ -34,6 +34,7 @@ from tuner.service.asked import STUDY_NAME, AblationSubmission, Submission, plai
 from tuner.service.job_files import ServiceFiles, read_json, write_json
 from tuner.service.jobs import Job, Kind, State
 from tuner.service.queue import Conflict, NewJob, Queue
+from tuner.service.running import running_trials
 from tuner.service.scheduler import Scheduler
 from tuner.service.told import job_json, trial_json, trials_json
 from tuner.session import DEFAULT_SAMPLER, measured_so
@@ -109,12 +110,12 @@ class Desk:
         return self._queue(new, {**plain(asked), "study": study}, None), True
 
     def studies(self) -> list[Json]:
-        return [job_json(job) for job in self.queue.studies()]
+        return [self._told(job) for job in self.queue.studies()]
 
     def study(self, study: str) -> dict[str, Json]:
         """A study with all that it was asked, the space's text too."""
         job = self._job(study)
-        return job_json(job) | {"request": dict(job.request)}
+        return self._told(job) | {"request": dict(job.request)}
 
     def stop(self, user: str, study: str, wanted: State) -> dict[str, Json]:
         """Pause or cancel a study."""
@@ -125,7 +126,7 @@ class Desk:
         resumed = self.queue.resume(job.id, _now())
         event_log.append(self.files.job(job.id).events, "queued", {"text": "queued again"})
         self.scheduler.nudge()
-        return job_json(resumed)
+        return self._told(resumed)
 
     def cancel_ablation(self, user: str, study: str, id: str) -> dict[str, Json]:
         return self._stop(user, self._ablation(study, id), State.CANCELLED)
@@ -147,7 +148,7 @@ class Desk:
 
     def ablations(self, study: str) -> list[Json]:
         self._known(study)
-        return [job_json(job) for job in self.queue.ablations(study)]
+        return [self._told(job) for job in self.queue.ablations(study)]
 
     def ablation(self, study: str, id: str) -> dict[str, Json]:
         """An ablation, with its report where it is done."""
@@ -157,7 +158,7 @@ class Desk:
         if found is not None:
             folder = self.files.runs / study / ABLATIONS / str(found["folder"])
             report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        return {**job_json(job), "report": report}
+        return {**self._told(job), "report": report}
 
     def export(self, study: str, number: int, target: str, allowed: Sequence[Mark]) -> bytes:
         """A trial's export, as a zip of its folder."""
@@ -249,7 +250,10 @@ class Desk:
                 self.files.job(job.id).events, stopped.state.value, {"text": stopped.state.value}
             )
         self.scheduler.nudge()
-        return job_json(stopped)
+        return self._told(stopped)
+
+    def _told(self, job: Job) -> dict[str, Json]:
+        return job_json(job, running_trials(self.files.job(job.id).running) if job.state.active else [])
 
     def _own(self, user: str, job: Job) -> Job:
         if job.user != user:

@@ -32,10 +32,13 @@ class NoSuchEvent(ValueError):
     """No event of this file has that id."""
 
 
-def append(path: Path, name: str, data: Mapping[str, Json]) -> None:
+def append(path: Path, name: str, data: Mapping[str, Json], *, wait: bool = True) -> None:
     """Add an event, stamped with the time now. Several processes may do so at once.
 
     What a writer that was killed left of a line is cut off first, so that no line is ever damaged.
+
+    Args:
+        wait: for the disk, so that it outlives the machine's crash; one that follows brings all before it.
     """
     line = json.dumps(
         {"event": name, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **data}, allow_nan=False
@@ -46,7 +49,8 @@ def append(path: Path, name: str, data: Mapping[str, Json]) -> None:
         file.truncate(whole)
         file.write(line.encode() + b"\n")
         file.flush()
-        os.fsync(file.fileno())
+        if wait:
+            os.fsync(file.fileno())
 
 
 def read(path: Path, after: int = 0) -> Iterator[LoggedEvent]:

@@ -8,6 +8,7 @@ runs/service/queue.db           the queue (`tuner.service.queue`)
                       /lock          held for as long as its process lives
                       /process.json  which process that is
                       /events.jsonl  what happened, an event a line
+                      /running.json  what its trials are doing now
                       /log.txt       what the process printed
                       /ended.json    how it ended; not there while it runs, or where it died
 """
@@ -102,6 +103,10 @@ class JobFiles:
     @property
     def events(self) -> Path:
         return self.folder / "events.jsonl"
+
+    @property
+    def running(self) -> Path:
+        return self.folder / "running.json"
 
     @property
     def log(self) -> Path:

@@ -119,8 +119,12 @@ def _finished_json(event: Finished) -> Told:
             return "trial_failed", {**far, "cause": cause.value, "reason": reason}
 
 
-def job_json(job: Job) -> dict[str, Json]:
-    """A job as everybody may see it, without the text of a space, which is long."""
+def job_json(job: Job, running: list[Json]) -> dict[str, Json]:
+    """A job as everybody may see it, without the text of a space, which is long.
+
+    Args:
+        running: its trials under way, as `tuner.service.running` tells them.
+    """
     return {
         "id": job.id,
         "kind": job.kind.value,
@@ -136,6 +140,7 @@ def job_json(job: Job) -> dict[str, Json]:
         "ended": _stamp(job.ended),
         "reason": job.reason,
         "deaths": job.deaths,
+        "running": running,
         "request": {name: value for name, value in job.request.items() if name != "space"},
     }
 

@@ -10,12 +10,15 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from cluster.phase import Phase, PhaseName
 from tests.tuner.service.conftest import ANA, BEN, SPACE, listening
 from tests.tuner.service.fakes import FakeProcesses
 from tuner.cli import main
+from tuner.events import UnderWay
 from tuner.service import event_log
 from tuner.service.app import Service
 from tuner.service.jobs import State
+from tuner.service.running import Running
 from tuner.service.tokens import Tokens, digest
 
 Run = Callable[..., Result]
@@ -63,9 +66,18 @@ def test_a_study_is_submitted_followed_and_changed(
     lines = [json.loads(line) for line in run("logs", "s1", "--json").output.splitlines()]
     assert [line["event"] for line in lines] == ["queued", "trial_started"]
     assert lines[1]["trial"] == 0
+    running = Running(service.files.job(id).running)
+    replay = Phase(name=PhaseName.REPLAYING, replay=2, speed=1.25)
+    running.take(UnderWay(number=3, node="gpu-a", phase=replay))
+    running.take(UnderWay(number=4, node=None, phase=Phase(name=PhaseName.STARTING, stage="importing")))
+    _, third, fourth = run("status", "s1").output.splitlines()
+    assert third.startswith("  trial 3 on gpu-a: replay 2 at speed 1.25, since 20")
+    assert fourth.startswith("  trial 4: starting the engine: importing, since 20")
+    assert run("status").output.splitlines()[1:] == [third, fourth]
     processes.end(id, State.FAILED, "no room")
     assert run("logs", "s1", "-f").output.splitlines()[-1] == "no room"  # it ends with the study
     assert "failed: no room" in run("status", "s1").output
+    assert "trial" not in run("status", "s1").output  # though the file is still there
     assert "queued" in run("resume", "s1").output
     assert _json(run("cancel", "s1", "--json"))["state"] in ("cancelled", "stopping")
 

@@ -132,6 +132,20 @@ def test_a_study_outlives_its_service_goes_on_after_its_own_death_and_can_be_pau
     assert len(told) == len(set(told))
     assert set(told) <= trials
     assert len(trials - set(told)) <= 1
+    # Of the last process all was told: each of its trials in its phases, in their order.
+    last = max(number for number, event in enumerate(seen) if event.name == "started")
+    phases: dict[int, list[str]] = {}
+    for event in seen[last:]:
+        if event.name == "trial_phase":
+            assert event.data["text"] == ""  # no line of its own
+            phases.setdefault(event.data["trial"], []).append(event.data["phase"])
+        elif event.name == "trial_measured":
+            assert phases.pop(event.data["trial"]) == [
+                "starting the engine",
+                "warming up",
+                "replaying",
+                "stopping the engine",
+            ]
     names = [event.name for event in seen]
     assert (names.count("died"), names.count("started"), names.count("finished")) == (1, 3, 1)
     assert served.end(signal.SIGTERM) in (0, -signal.SIGTERM)

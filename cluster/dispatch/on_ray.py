@@ -8,6 +8,7 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -117,8 +118,8 @@ _NO_TRACE = Trace(requests=())
 class _WarmStarts:
     """Keeps a node's launcher, as an actor, for as long as this driver has its Ray open."""
 
-    def __init__(self, order: Order) -> None:
-        self._launcher = Launcher(engine_environment(order.environment, os.environ)).__enter__()
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._launcher = Launcher(engine_environment(environment, os.environ)).__enter__()
 
     def engine(self) -> Engine:
         """That starts from the launcher, or says why it does not."""
@@ -190,14 +191,13 @@ class _Asked:
     began_s: float
 
 
-# A fresh process for what an engine runs in: nothing of one trial is left in the next, and Ray itself never
-# runs one twice.
+# What loads an engine or a model into its own process has that process to itself. Ray never runs one twice.
 _task = ray.remote(max_calls=1, max_retries=0)
 # What leaves nothing behind shares workers: starting one takes a second of CPU.
 _light_task = ray.remote(max_retries=0)
 # Made once: Ray sends out every remote function that is made, to a store that each call then waits for.
-_run_by_itself: Any = _task(_run)
-_run_among_others: Any = _light_task(_run)
+_run_with_gpus: Any = _task(_run)  # Ray tells a process of its GPUs by the environment, which stays as it was
+_run_on_cpus: Any = _light_task(_run)  # the engine is no part of its process
 _actor: Any = ray.remote(max_restarts=0, num_cpus=0)
 
 
@@ -388,9 +388,9 @@ class OnRay:
     def _launch(self, order: Order, node: Node) -> None:
         """Send it to the node, which has the models."""
         options, group = self._reserved(order, node)
-        task = _run_among_others if self._engine.name == "simulated" else _run_by_itself
+        task = _run_with_gpus if order.gpus and self._is_vllm else _run_on_cpus
         sent = replace(order, workload=replace(order.workload, trace=_NO_TRACE))
-        warm = self._warm_starts_at(node, sent)
+        warm = self._warm_starts_at(node, order)
         self._sendings += 1
         ref = task.options(**options).remote(
             sent, self._trace(order), self._engine, warm, self._phase_board(), self._sendings
@@ -440,7 +440,8 @@ class OnRay:
         if not isinstance(self._engine, VllmEngine):
             return None
         if node.id not in self._warm_starts:
-            self._warm_starts[node.id] = _actor(_WarmStarts).options(**_at(node)).remote(order)
+            made = _actor(_WarmStarts).options(**_at(node)).remote(dict(order.environment))
+            self._warm_starts[node.id] = made
         return self._warm_starts[node.id]
 
     def _reserved(self, order: Order, node: Node) -> tuple[dict[str, Any], PlacementGroup | None]:
@@ -566,10 +567,13 @@ class OnRay:
         if not self._is_vllm:
             return None
         # It is the vLLM of a node where trials run that answers.
-        node = next((node for node in self._nodes() if self._room(order, node)), None)
-        if node is None:
+        nodes = [node for node in self._nodes() if self._room(order, node)]
+        if not nodes:
             raise DispatchError("no node has room for a trial")
-        task = _task(check_arguments).options(**_at(node, cpus=cpus_of(order)))
+        # Both import vLLM, which takes most of a small model's start: the first trials need not wait for it.
+        for node in nodes:
+            self._warm_starts_at(node, order)
+        task = _task(check_arguments).options(**_at(nodes[0], cpus=cpus_of(order)))
         try:
             checked: Checked = ray.get(task.remote(arguments))
         except EngineMissing as missing:  # Ray raises a task's exception as a subclass of its type

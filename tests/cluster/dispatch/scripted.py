@@ -102,6 +102,8 @@ class Scripted:
             case "wait":
                 Path(os.environ["TUNER_TEST_FLAG"]).touch()
                 time.sleep(600)
+            case "say process":
+                raise EngineFailure(Cause.UNSUPPORTED, f"process {os.getpid()}")
             case "say niceness":
                 raise EngineFailure(Cause.UNSUPPORTED, f"nice {os.nice(0)}")
             case "die":

@@ -54,6 +54,17 @@ def test_a_worker_that_dies_is_a_lost_node_and_is_not_run_twice_by_ray(on_ray: O
     assert not outcome.cause.blames_config
 
 
+def test_trials_without_gpus_follow_each_other_in_one_process(on_ray: OnRay) -> None:
+    said = set()
+    for number in (3, 4):
+        on_ray.submit(order(number, "say process"))
+        ended = on_ray.next(60)
+        assert ended is not None
+        assert isinstance(ended[1], Failed)
+        said.add(ended[1].reason)
+    assert len(said) == 1
+
+
 def test_waiting_for_nothing_is_refused(on_ray: OnRay) -> None:
     with pytest.raises(LookupError):
         on_ray.next(0)

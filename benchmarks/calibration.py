@@ -46,6 +46,7 @@ from tuner.titles import number
 
 CALIBRATED_ON = 5
 _ENDS = (0.1, 0.9)
+_NONE = "–"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,35 +181,35 @@ def _calibration(found: Calibration) -> Iterator[str]:
 
 
 def _summary(found: Comparison) -> Iterator[str]:
-    draws = len(found.choices)
+    again = max((error.configs for error in found.itself.values()), default=0)
     yield (
-        f"| | configs | median | 90th percentile | bias | median over {draws} choices (10 to 90 %) | "
-        "as it comes, median | real against itself, median | 90th percentile |"
+        f"| | configs | median | 90th percentile | bias | median over {len(found.choices)} choices "
+        f"(10 to 90 %) | as it comes, median | real against itself ({again} trials), median | "
+        "90th percentile |"
     )
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for metric, words in METRICS.items():
-        if metric not in found.errors:
-            continue
-        error, plain = found.errors[metric], found.as_it_comes.get(metric)
-        itself = found.itself.get(metric)
-        cells = (
-            words,
-            str(error.configs),
-            _size(error.median),
-            _size(error.p90),
-            _signed(error.bias),
-            _over(found.choices, metric),
-            "–" if plain is None else _size(plain.median),
-            "–" if itself is None else _size(itself.median),
-            "–" if itself is None else _size(itself.p90),
+        error, plain, itself = (of.get(metric) for of in (found.errors, found.as_it_comes, found.itself))
+        cells = [words]
+        cells += (
+            ["0", *[_NONE] * 3]
+            if error is None
+            else [str(error.configs), *_sizes(error), _signed(error.bias)]
         )
+        cells += [_over(found.choices, metric)]
+        cells += [_NONE if plain is None else _size(plain.median)]
+        cells += [_NONE] * 2 if itself is None else _sizes(itself)
         yield f"| {' | '.join(cells)} |"
+
+
+def _sizes(error: Error) -> list[str]:
+    return [_size(error.median), _size(error.p90)]
 
 
 def _over(choices: Sequence[dict[str, Error]], metric: str) -> str:
     medians = sorted(one[metric].median for one in choices if metric in one)
     if not medians:
-        return "–"
+        return _NONE
     low, high = (_size(medians[round(share * (len(medians) - 1))]) for share in _ENDS)
     return f"{_size(float(np.median(medians)))} ({low} to {high})"
 
@@ -218,7 +219,7 @@ def _each(played: Sequence[Played]) -> Iterator[str]:
     yield f"| --- | {'--- | ' * len(METRICS)}--- |"
     for one in played:
         ratios = [one.ratio(metric) for metric in METRICS]
-        cells = ["–" if ratio is None else _signed(ratio) for ratio in ratios]
+        cells = [_NONE if ratio is None else _signed(ratio) for ratio in ratios]
         yield f"| {_label(one.config)} | {' | '.join(cells)} | {config_words(one.config.choices)} |"
 
 

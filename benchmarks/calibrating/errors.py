@@ -61,6 +61,7 @@ class Error:
     """Of one metric over several configs, as factors: 1.1 is 10 %."""
 
     configs: int
+    """Ratios it is of."""
     median: float
     """Of max(ratio, 1 / ratio)."""
     p90: float

@@ -1,4 +1,4 @@
-"""Latency against rate, the trials of the front and the control over each other: one interactive HTML page.
+"""Latency against rate, a few trials of the front and the control over each other: one interactive HTML page.
 
 A large marker stands at a trial's capacity. Lines end at the last replay that was played whole; of those that
 were cut, the panel of attainment has the most that can have met the SLO.
@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 
 from objectives.metrics import METRICS, latency_metric
 from tuner.bracket import bracket, capacity_text
+from tuner.chosen import chosen_few
 from tuner.curve import DRAWN, Rated, curve, limit_ms, spans_decades
 from tuner.front import FrontView
 from tuner.records import StoredTrial
@@ -22,6 +23,8 @@ from tuner.titles import doubt_mark, interval, number, trial_title
 _CONTROL = "#d55e00"
 _COLOURS = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Of Okabe and Ito, which colour-blind people tell apart, without the yellow that white swallows."""
+_SYMBOLS = ("circle", "square", "triangle-up", "cross", "x", "pentagon")
+"""One each, since configs alike in their curves lie on each other."""
 _PANELS = (*(latency_metric(latency, 95) for latency in DRAWN), "slo_attainment")
 _SMALL, _LARGE = 7, 14
 _HOVER_WIDTH = 60
@@ -36,7 +39,6 @@ class _Line:
     colour: str
     dash: str
     symbol: str
-    visible: bool | str
 
 
 def has_curves(front: FrontView) -> bool:
@@ -99,12 +101,13 @@ def _title(front: FrontView) -> str:
 
 
 def _subtitle(front: FrontView) -> str:
-    hidden = sum(line.visible is not True for line in _lines(front))
+    drawn = {line.trial.number for line in _lines(front)}
+    missing = len(set(front.numbers) - drawn)
     parts = [
         "large marker: capacity",
         "dashed: the SLO",
         "triangle: cut, at most this share met it",
-        *([f"{hidden} more in the legend: click"] if hidden else []),
+        *([f"{missing} more on the front are not drawn"] if missing else []),
     ]
     return " · ".join(parts)
 
@@ -118,30 +121,19 @@ def _panel_title(metric: str) -> str:
 
 
 def _lines(front: FrontView) -> list[_Line]:
-    """The control, then the front, the best first; where colours end, trials wait in the legend."""
-    control = [trial for trial in front.control if curve(trial.measurement)][:1]
-    best = [trial for trial in front.best_first if not trial.is_control and curve(trial.measurement)]
-    found = [
-        _Line(
-            trial=trial,
-            replays=curve(trial.measurement),
-            colour=_CONTROL,
-            dash="dash",
-            symbol="diamond",
-            visible=True,
-        )
-        for trial in control
-    ]
-    for place, trial in enumerate(best):
-        again, colour = divmod(place, len(_COLOURS))
+    """The control, then a few spread over the front; all of a large one would cover each other."""
+    trials = {t.number: t for t in (*front.control, *front.standing) if curve(t.measurement)}
+    looks = iter(zip(_COLOURS, _SYMBOLS, strict=True))
+    found = []
+    for trial in (trials[chosen] for chosen in chosen_few(front) if chosen in trials):
+        colour, symbol = (_CONTROL, "diamond") if trial.is_control else next(looks)
         found.append(
             _Line(
                 trial=trial,
                 replays=curve(trial.measurement),
-                colour=_COLOURS[colour],
-                dash="dot" if again else "solid",
-                symbol="square" if again else "circle",
-                visible="legendonly" if again else True,
+                colour=colour,
+                dash="dash" if trial.is_control else "solid",
+                symbol=symbol,
             )
         )
     return found
@@ -154,7 +146,6 @@ def _drawn(front: FrontView, line: _Line, metric: str, *, legend: bool) -> go.Sc
         name=_name(line.trial),
         legendgroup=str(line.trial.number),
         showlegend=legend,
-        visible=line.visible,
         x=[replay.rps for replay, _ in whole],
         y=[shown.value for _, shown in whole],
         line={"color": line.colour, "dash": line.dash, "width": 2},
@@ -175,7 +166,6 @@ def _cuts(line: _Line) -> go.Scatter:
         name=f"{_name(line.trial)}, cut",
         legendgroup=str(line.trial.number),
         showlegend=False,
-        visible=line.visible,
         x=[replay.rps for replay in cut],
         y=[replay.most_met for replay in cut],
         marker={

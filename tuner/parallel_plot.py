@@ -13,9 +13,10 @@ from objectives.metrics import METRICS
 from search_spaces.values import Scalar
 from tuner.front import FrontView
 from tuner.records import State, StoredTrial
+from tuner.titles import varied
 
 _NOT_TAKEN = "–"
-_LONGEST = 18
+_LONGEST = 14
 """Characters of a choice beside its axis."""
 
 _TICKS = 12
@@ -36,7 +37,11 @@ def parallel_html(view: FrontView) -> str:
 def parallel_figure(view: FrontView) -> go.Figure:
     """An axis each for parameters that differ, objectives and the front."""
     trials = [trial for trial in view.standing if trial.state is State.MEASURED]
-    paths = dict.fromkeys(path for trial in trials for path in (trial.config or {}))
+    # Of those that the space cannot vary, a branch's only model, the branch tells already.
+    open_ = set(varied(view.study))
+    paths = dict.fromkeys(
+        path for trial in trials for path in (trial.config or {}) if not open_ or path in open_
+    )
     dimensions = [
         dimension
         for path in paths
@@ -45,7 +50,9 @@ def parallel_figure(view: FrontView) -> go.Figure:
     for objective in view.goal.objectives:
         unit = METRICS[objective.metric].shown_unit
         values = [view.objective_values(trial)[objective.name].value for trial in trials]
-        dimensions.append({"label": f"<b>{objective.name}</b> ({unit})", "values": values})
+        dimensions.append(
+            {"label": f"<b>{objective.name}</b> ({unit})", "values": values, "tickformat": ".3~g"}
+        )
     on_front = ["yes" if trial.number in view.numbers else "no" for trial in trials]
     front = _choices("front", on_front, ["no", "yes"])
     figure = go.Figure()
@@ -90,7 +97,8 @@ def _parameter(path: str, values: Sequence[Scalar | str]) -> dict[str, object] |
     label = escape(path.replace("_", " "))
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == len(values) and len(set(numbers)) > _TICKS:
-        return {"label": label, "values": list(numbers)}
+        whole = all(isinstance(value, int) for value in numbers)
+        return {"label": label, "values": list(numbers), "tickformat": "d" if whole else ".3~g"}
     if numbers and len(set(numbers)) > _TICKS:
         # What has not taken the branch stands below all that have.
         low, high = min(numbers), max(numbers)

@@ -5,6 +5,7 @@ a matrix of planes. Intervals are error bars. Failed trials have no place in it:
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -33,6 +34,8 @@ _EXPLAIN = (
 """What hovering over a trial tells beside its objectives."""
 _UNITS = {"share": "", "count": "", "tokens": "", "ratio": ""}
 """Where a metric's name says it already."""
+_CROWDED = 0.05
+"""Of the picture: labels of points nearer than this would cover each other."""
 _HOVER_WIDTH = 60
 """Characters of a line, so that a long config stays on the screen."""
 
@@ -157,13 +160,51 @@ def _points(front: FrontView, group: _Group) -> go.Scatter:
             "size": 11,
             "line": {"width": 2, "color": group.colour},
         },
-        text=[f"{'control' if t.is_control else t.number}{doubt_mark(t)}" for t in group.trials],
+        text=_labels(front, group),
         textposition=_sides(front, group),
         textfont={"color": group.colour},
         hovertext=[_hover(front, trial) for trial in group.trials],
         hoverinfo="text",
         **place,
     )
+
+
+def _labels(front: FrontView, group: _Group) -> list[str]:
+    """A word for each; of several that lie in one place only the best has one, with how many more there are.
+
+    Best by the first objective, and what is recommended before all.
+    """
+    places = _places(front, group.trials)
+    first = None if front.recommended is None else front.recommended.number
+    rank = {trial.number: rank for rank, trial in enumerate(front.best_first)}
+    order = sorted(group.trials, key=lambda t: (t.number != first, rank.get(t.number, len(rank)), t.number))
+    crowds: dict[int, int] = {}
+    for trial in order:
+        x, y = places[trial.number]
+        heads = (one for one in crowds if math.hypot(x - places[one][0], y - places[one][1]) < _CROWDED)
+        head = next(heads, None)
+        crowds[trial.number if head is None else head] = 0 if head is None else crowds[head] + 1
+    return [_label(trial, crowds[trial.number]) if trial.number in crowds else "" for trial in group.trials]
+
+
+def _label(trial: StoredTrial, more: int) -> str:
+    name = f"{'control' if trial.is_control else trial.number}{doubt_mark(trial)}"
+    return f"{name} (+{more})" if more else name
+
+
+def _places(front: FrontView, trials: Sequence[StoredTrial]) -> dict[int, tuple[float, float]]:
+    """Where trials lie, as shares of what all of the study's take up."""
+    scored = [trial for trial in front.standing if trial.state is State.MEASURED]
+    sides = []
+    for index in range(len(front.goal.objectives)):
+        everywhere = [estimate.value for estimate in _values(front, scored, index)]
+        low, width = min(everywhere), max(everywhere) - min(everywhere)
+        own = [estimate.value for estimate in _values(front, trials, index)]
+        sides.append([(value - low) / width if width else 0.0 for value in own])
+    if len(sides) == 1:
+        last = max(trial.number for trial in scored) or 1
+        sides.insert(0, [trial.number / last for trial in trials])
+    return {trial.number: (x, y) for trial, x, y in zip(trials, sides[0], sides[1], strict=True)}
 
 
 def _sides(front: FrontView, group: _Group) -> list[str]:
@@ -174,9 +215,10 @@ def _sides(front: FrontView, group: _Group) -> list[str]:
     right, top = all(first), last
     sides = (_corner(right=right, top=top), _corner(right=not right, top=not top))
     name = front.goal.names[0]
-    ordered = sorted(group.trials, key=lambda trial: front.objective_values(trial)[name].value)
+    labelled = [trial for trial, text in zip(group.trials, _labels(front, group), strict=True) if text]
+    ordered = sorted(labelled, key=lambda trial: front.objective_values(trial)[name].value)
     turn = {trial.number: place % 2 for place, trial in enumerate(ordered)}
-    return [sides[turn[trial.number] if group.best else 1] for trial in group.trials]
+    return [sides[turn.get(trial.number, 0) if group.best else 1] for trial in group.trials]
 
 
 def _corner(*, right: bool, top: bool) -> str:

@@ -59,13 +59,19 @@ def test_hovering_tells_the_load_the_verdict_and_the_intervals() -> None:
     )
 
 
-def test_where_colours_end_trials_wait_in_the_legend() -> None:
+def test_of_a_large_front_a_few_are_drawn_from_end_to_end_each_with_its_own_mark() -> None:
     trials = [
         stories.stored(loads.measured((loads.whole(1.5), loads.whole(3.0 + n)), tpot_p95_s=0.01 * n), n)
-        for n in range(1, 9)
+        for n in range(1, 31)
     ]
-    shown = [trace.visible for trace in _named(view(loads.study(), trials), 1).values()]  # type: ignore[attr-defined]
-    assert shown == [True] * 6 + ["legendonly"] * 2
+    seen = view(loads.study(), trials)
+    assert len(seen.front) == 30
+    drawn = _named(seen, 1)
+    numbers = [int(name.split()[1].removesuffix(":")) for name in drawn]
+    assert {1, 30} < set(numbers)
+    assert len(numbers) == 6
+    assert len({trace.marker.symbol for trace in drawn.values()}) == 6  # type: ignore[attr-defined]
+    assert "24 more on the front are not drawn" in curves_figure(seen).layout.title.subtitle.text
 
 
 def test_a_study_without_curves_has_no_page() -> None:

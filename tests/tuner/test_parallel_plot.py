@@ -2,6 +2,7 @@ import dataclasses
 
 from search_spaces.values import Scalar
 from tests.tuner import stories
+from tests.tuner.test_runs_table import SPACE
 from tuner.front import FrontView, view
 from tuner.parallel_plot import parallel_figure, parallel_html
 
@@ -59,6 +60,17 @@ def test_a_study_without_a_score_has_a_page() -> None:
     seen = view(stories.study_file(), [stories.stored(stories.failed(), 0)])
     assert not parallel_figure(seen).data
     assert "0 configs" in parallel_html(seen)
+
+
+def test_what_the_space_cannot_vary_has_no_axis() -> None:
+    configs: list[dict[str, Scalar]] = [
+        {"speculation": "ngram", "speculation.only": "one"},
+        {"speculation": "off"},
+    ]
+    seen = _view(*configs)
+    assert "speculation.only" in _axes(seen)  # a space that cannot be read: nothing is known of it
+    told = dataclasses.replace(seen.study, space_text=SPACE)
+    assert "speculation.only" not in _axes(dataclasses.replace(seen, study=told))
 
 
 def test_choices_are_escaped() -> None:

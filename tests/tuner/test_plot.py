@@ -126,3 +126,14 @@ def test_a_trial_that_the_engine_contradicts_is_marked_and_says_why() -> None:
 def test_the_picture_of_a_closed_loop_says_that_it_is_one() -> None:
     front = view(loads.closed_study(), [stories.stored(loads.in_closed_loop(), 1)])
     assert "closed loop, 8 in flight: no load a user makes" in front_figure(front).layout.title.subtitle.text
+
+
+def test_where_points_lie_on_each_other_the_best_alone_has_a_label_and_says_how_many_more() -> None:
+    # Three in one place, in the others' midst one apart, and a control far off.
+    places = [(1.0, 0.09), (5.0, 0.02), (5.01, 0.0201), (5.02, 0.0202), (9.0, 0.05)]
+    trials = [stories.stored(stories.measured(*place), number) for number, place in enumerate(places)]
+    study = dataclasses.replace(stories.study_file(), objectives=("goodput", "tpot_p95"))
+    figure = front_figure(view(study, trials))
+    (best,) = (trace for trace in figure.data if trace.name == "front")
+    assert [trial.number for trial in view(study, trials).front if not trial.is_control] == [1, 2, 3, 4]
+    assert list(best.text) == ["", "", "3 (+2)", "4"]

@@ -19,6 +19,7 @@ from search_spaces.values import Json
 from tuner.ablation.report import report_json
 from tuner.ablation.traffic import same_traffic
 from tuner.bracket import estimate_text
+from tuner.chosen import chosen_few
 from tuner.drift.compare import changes, comparable, distances, moved
 from tuner.drift.measure import DRIFT, Run, measure, planned
 from tuner.drift.outlook import chances
@@ -29,7 +30,6 @@ from tuner.mistakes import Mistake
 from tuner.plan.foresee import defaults_of, service_of
 from tuner.preflight import check_room, check_verdict
 from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
-from tuner.report.gather import chosen_few
 from tuner.sampler.guidance import Foresight
 from tuner.sampler.prior import predictor
 from tuner.session import SearchRequest, orders, trace_figures

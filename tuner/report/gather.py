@@ -4,13 +4,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from objectives.metrics import METRICS
 from search_spaces.values import Json
 from tuner.ablation.plan import ABLATIONS, REPORT
 from tuner.bracket import bracket, estimate_text, replays
+from tuner.chosen import chosen_few
 from tuner.curve import SERIES, curve
 from tuner.export.launch import launch_of, without_secrets
 from tuner.export.refusals import Mark
@@ -36,9 +36,6 @@ from tuner.report.shapes import (
 from tuner.titles import config_title, interval, number
 from tuner.verify.stored import verifications
 from tuner.verify.verification import Verification
-
-CHOSEN = 6
-"""Configs drawn over each other, the control among them: more lines than that are not told apart."""
 
 _LISTED = 6
 """Numbers in a sentence."""
@@ -162,30 +159,6 @@ def _curve(trial: StoredTrial) -> tuple[PointReport, ...]:
             )
         )
     return tuple(points)
-
-
-def chosen_few(seen: FrontView) -> tuple[int, ...]:
-    """The control, what is recommended, then the front's ends and configs evenly between them.
-
-    Evenly by the first objective: a front may crowd where it was searched longest.
-    """
-    control = [trial.number for trial in seen.control if trial.state is State.MEASURED][:1]
-    best = [] if seen.recommended is None else [seen.recommended.number]
-    aim = seen.goal.names[0]
-    left = {
-        trial.number: seen.objective_values(trial)[aim].value
-        for trial in seen.best_first
-        if trial.number not in (*control, *best)
-    }
-    room = min(CHOSEN - len({*control, *best}), len(left))
-    ends = [*left.values()][:: max(len(left) - 1, 1)]
-    between = []
-    for wanted in np.linspace(ends[0], ends[-1], room).tolist() if room else []:
-        nearest = min(left, key=lambda one: abs(left[one] - wanted))
-        between.append(nearest)
-        del left[nearest]
-    order = {trial.number: place for place, trial in enumerate(seen.best_first)}
-    return tuple(dict.fromkeys([*control, *best, *sorted(between, key=order.__getitem__)]))
 
 
 def _summary(seen: FrontView, configs: Mapping[int, ConfigReport]) -> Iterable[str]:

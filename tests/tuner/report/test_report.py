@@ -12,10 +12,11 @@ from objectives.measurement import Estimate
 from objectives.slo import Slo
 from tests.tuner import loads, stories
 from tests.tuner.report.pages import Page
+from tuner.chosen import CHOSEN
 from tuner.cli import main
 from tuner.mistakes import Mistake
 from tuner.records import StoredTrial, StudyFile, write_outcome, write_study
-from tuner.report.gather import CHOSEN, read_report
+from tuner.report.gather import read_report
 from tuner.report.page import duration, report_html
 from tuner.report.pictures import looks
 from tuner.report.shapes import Report

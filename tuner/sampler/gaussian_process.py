@@ -68,7 +68,9 @@ class Hyperparameters:
     """Of one fitted process."""
 
     claims: Array
-    """(claims,)"""
+    """(claims,) standard deviation of each d_q."""
+    expected: Array
+    """(claims,) its mean: 0, unless something else tells of it."""
     effects: Array
     """(parameters,)"""
     lengths: Array
@@ -82,6 +84,12 @@ class Hyperparameters:
     def variance(self) -> float:
         """Of the function around its mean, before any point, where nothing is claimed."""
         return float((self.effects**2).sum()) + self.signal**2
+
+    def mean(self, told: "Told", centre: float) -> Array:
+        """(n,) the mean function alone."""
+        w = self.weight
+        mean: Array = self.offset + w * told.mean + (1 - w) * centre + told.claims @ self.expected
+        return mean
 
     def kernel(self, apart: "Distances", left: Array, right: Array) -> Array:
         """(n, k) covariance of the function at two sets of points.
@@ -166,11 +174,14 @@ class Posterior:
     evidence: float
     """Log likelihood of the values that it was conditioned on."""
 
-    def mean(self, prediction: Array) -> Array:
-        """The mean function alone, where the outside prediction is `prediction`."""
-        w = self.hyper.weight
-        mean: Array = self.hyper.offset + w * prediction + (1 - w) * self._centre
-        return mean
+    def wrong(self) -> tuple[Array, Array]:
+        """(claims,) mean and standard deviation of each d_q."""
+        prior = self.hyper.claims**2
+        if len(self._points) == 0:
+            return self.hyper.expected, self.hyper.claims
+        mean = self.hyper.expected + prior * (self._claims.T @ self._weights)
+        explained = solve_triangular(self._factor, self._claims * prior, lower=True, check_finite=False)
+        return mean, np.sqrt(np.maximum(prior - (explained**2).sum(axis=0), 1e-12))
 
     def at(self, points: Array, told: Told, apart: Distances | None = None) -> tuple[Array, Array]:
         """(n,) mean and standard deviation of the function itself, without noise.
@@ -180,10 +191,10 @@ class Posterior:
         """
         variance = self.hyper.variance + told.claims**2 @ self.hyper.claims**2
         if len(self._points) == 0:
-            return self.mean(told.mean), np.sqrt(variance)
+            return self.hyper.mean(told, self._centre), np.sqrt(variance)
         apart = apart or Distances.between(points, self._points, self._groups)
         cross = self.hyper.kernel(apart, told.claims, self._claims)
-        mean = self.mean(told.mean) + cross @ self._weights
+        mean = self.hyper.mean(told, self._centre) + cross @ self._weights
         explained = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
         return mean, np.sqrt(np.maximum(variance - (explained**2).sum(axis=0), 1e-12))
 
@@ -270,7 +281,7 @@ def _conditioned(
     kernel = hyper.kernel(Distances.between(points, points, groups), told.claims, told.claims)
     kernel[np.diag_indices_from(kernel)] += hyper.noise**2 + _JITTER
     factor = cholesky(kernel, lower=True, check_finite=False)
-    mean = hyper.offset + hyper.weight * told.mean + (1 - hyper.weight) * centre
+    mean = hyper.mean(told, centre)
     weights = cho_solve((factor, True), values - mean, check_finite=False)
     fit_term = 0.5 * (values - mean) @ weights
     evidence = -fit_term - np.log(np.diag(factor)).sum() - 0.5 * len(values) * np.log(2 * np.pi)
@@ -350,6 +361,7 @@ def _unpacked(packed: Array, claims: int, parameters: int) -> Hyperparameters:
     rest = packed[2 * parameters :]
     return Hyperparameters(
         np.exp(of_claims),
+        np.zeros(claims),
         np.exp(packed[:parameters]),
         np.exp(packed[parameters : 2 * parameters]),
         float(np.exp(rest[0])),

@@ -102,24 +102,25 @@ class Oracle:
         points = self._encoding.rows(configs)
         if self._predict is None:
             return Slate(configs, points, {}, np.ones(len(configs), dtype=np.bool_), {}, 0)
-        columns = dict(zip(self._names_of(configs), self._table(configs).T, strict=True))
+        others = self._reset(configs)
+        # All at once: few predictions cost as much as a thousand.
+        self._ask([*configs, *(other for some in others for other in some)])
+        columns = dict(zip(self._names, self._table(configs).T, strict=True))
         fits = columns.pop(_FITS, np.ones(len(configs))) > 0
-        others: dict[str, Array] = {}
-        if self._claiming and configs:
-            tables = np.stack([self._table(some) for some in self._reset(configs)])
-            others = {name: tables[:, :, k].T for k, name in enumerate(self._names) if name != _FITS}
-        return Slate(configs, points, columns, fits, others, len(self._claiming))
+        tables = np.stack([self._table(some) for some in others]) if others else None
+        without = {} if tables is None else {n: tables[:, :, self._names.index(n)].T for n in columns}
+        return Slate(configs, points, columns, fits, without, len(self._claiming))
 
     def weigh(self, configs: Sequence[Config]) -> None:
         """Find the parameters whose claims are looked at from here on, by these configs: those that are said
         to change an objective most. Without it none are."""
         places = np.linspace(0, len(configs) - 1, min(_WEIGHED, len(configs))).round().astype(np.intp)
         some = [configs[place] for place in np.unique(places)]
-        self._claiming = ()
+        self._claim(())
         plain = self.slate(some)
         if not any(objective.metric in plain.foreseen for objective in self._goal.objectives):
             return
-        self._claiming = self._space.parameters
+        self._claim(self._space.parameters)
         slate = self.slate(some)
         sizes = np.zeros(len(self._claiming))
         for objective in self._goal.objectives:
@@ -131,15 +132,18 @@ class Oracle:
                 ]
                 sizes = np.maximum(sizes, np.sqrt(np.mean(np.nan_to_num(logs[0] - logs[1]) ** 2, axis=0)))
         kept = sorted(np.argsort(-sizes, kind="stable")[:_CLAIMS])
-        self._claiming = tuple(self._space.parameters[i] for i in kept if sizes[i] >= _NOTICEABLE)
+        self._claim(tuple(self._space.parameters[i] for i in kept if sizes[i] >= _NOTICEABLE))
+
+    def _claim(self, parameters: tuple[Parameter, ...]) -> None:
+        self._claiming = parameters
         self._without.clear()
 
-    def _reset(self, configs: Sequence[Config]) -> list[list[Config]]:
+    def _reset(self, configs: Sequence[Config]) -> list[tuple[Config, ...]]:
         """For each parameter that claims something, these configs with it at its first choice."""
         for config in configs:
             if config not in self._without:
                 self._without[config] = tuple(self._first(config, parameter) for parameter in self._claiming)
-        return [list(some) for some in zip(*(self._without[config] for config in configs), strict=True)]
+        return list(zip(*(self._without[config] for config in configs), strict=True))
 
     def _first(self, config: Config, reset: Parameter) -> Config:
         """The config with this parameter, and what hangs below it, at the first choice or lowest number.
@@ -152,13 +156,8 @@ class Oracle:
         )
 
     def _table(self, configs: Sequence[Config]) -> Array:
-        """(n, names) what is predicted of each."""
-        names = self._names_of(configs)
-        return np.array([self._rows[config] for config in configs]).reshape(len(configs), len(names))
-
-    def _names_of(self, configs: Sequence[Config]) -> tuple[str, ...]:
-        self._ask(configs)
-        return self._names
+        """(n, names) what was predicted of each."""
+        return np.array([self._rows[config] for config in configs]).reshape(len(configs), len(self._names))
 
     def front(self, slate: Slate, most: int) -> Slate:
         """Those predicted to be on the front of all that fit and meet the constraints, at most so many,

@@ -16,6 +16,7 @@ from tuner.sampler.encoding import Encoding
 from tuner.sampler.gaussian_process import (
     Beliefs,
     Distances,
+    Hyperparameters,
     Posterior,
     Told,
     believed_start,
@@ -32,6 +33,12 @@ Foreseen = Callable[[Slate], Told | None]
 
 LEARNT_FROM = 5
 """Measured trials from which hyperparameters are fitted; before, beliefs hold."""
+
+_MISTAKEN = 0.5
+"""A claim that is wrong by this share of itself is held to be wrong for the other objectives too, once the
+trials have brought what is not known of it to this share of what was not known before."""
+_ALIKE = 0.3
+"""How far mistakes of one parameter differ between objectives, a standard deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +74,14 @@ REFUTED = Assumption(
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A fitted process, and how its prediction is read off a slate."""
+    """A fitted process, what it was fitted to, and how its prediction is read off a slate."""
 
     process: Posterior
     told: Callable[[Slate], Told]
+    slate: Slate
+    values: Array
+    centre: float
+    """What the prediction is drawn towards as its weight falls."""
 
     def at(self, slate: Slate, apart: Distances | None = None) -> tuple[Array, Array]:
         """(n,) mean and standard deviation; `apart`: from the slate to what it was conditioned on."""
@@ -97,23 +108,50 @@ class Modelling:
                 return Told.flat(np.full(len(some), centre))
             return Told(np.where(np.isfinite(found.mean), found.mean, centre), found.claims)
 
-        predicted, groups = told(slate), self.encoding.groups
+        predicted = told(slate)
         hyper = (
-            fit(slate.points, values, predicted, groups, beliefs)
+            fit(slate.points, values, predicted, self.encoding.groups, beliefs)
             if len(values) >= LEARNT_FROM
             else believed_start(beliefs, predicted.claims.shape[1], self.encoding.parameters)
         )
+        return self._conditioned(hyper, told, slate, values, centre)
+
+    def corrected(self, model: Model, others: Sequence[Model]) -> Model:
+        """The model, told which claims the others' values show to be mistaken: a parameter that is misjudged
+        changes step times otherwise than predicted, which shows in every objective."""
+        hyper = model.process.hyper
+        expected, sds = hyper.expected.copy(), hyper.claims.copy()
+        surest = np.full(len(sds), _MISTAKEN)
+        for other in others:
+            mean, sd = other.process.wrong()
+            left = (sd / np.maximum(other.process.hyper.claims, 1e-12)) ** 2
+            told = (np.abs(mean) > _MISTAKEN) & (left < surest)
+            expected[told], sds[told] = mean[told], np.hypot(sd[told], _ALIKE)
+            surest = np.where(told, left, surest)
+        if not expected.any():
+            return model
+        better = replace(hyper, expected=expected, claims=sds)
+        return self._conditioned(better, model.told, model.slate, model.values, model.centre)
+
+    def _conditioned(
+        self,
+        hyper: Hyperparameters,
+        told: Callable[[Slate], Told],
+        slate: Slate,
+        values: Array,
+        centre: float,
+    ) -> Model:
         process = posterior(
             slate.points,
             values,
-            predicted,
-            groups,
+            told(slate),
+            self.encoding.groups,
             hyper,
             centre=centre,
             pending=self.pending.points,
             pending_told=told(self.pending),
         )
-        return Model(process, told)
+        return Model(process, told, slate, values, centre)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +185,14 @@ class Theory:
     ) -> None:
         self._goal, self._seen, self._modelling = goal, seen, modelling
         self._beliefs, self._guided = assumption.beliefs, assumption.guided
-        self._objectives = [self._objective(j) for j in range(len(goal.objectives))]
-        self.trust = max((model.process.hyper.weight for model in self._objectives), default=0.0)
+        alone = [self._objective(j) for j in range(len(goal.objectives))]
+        self._objectives = [
+            modelling.corrected(model, [other for other in alone if other is not model]) for model in alone
+        ]
+        self.trust = max((model.process.hyper.weight for model in alone), default=0.0)
         self._violations = list(seen.known.violations.values()) if constraints else []
         self._limits = [self._limit(name) for name in seen.known.violations] if constraints else []
-        self.evidence = sum(model.process.evidence for model in self._objectives)
+        self.evidence = sum(model.process.evidence for model in alone)
         self.limits_evidence = [limit.process.evidence for limit in self._limits]
 
     def means(self, slate: Slate) -> Array:

@@ -22,7 +22,9 @@ Array = NDArray[np.float64]
 
 GROUPS = np.array([0, 1, 1])
 """A number, and a choice of two."""
-HYPER = Hyperparameters(np.array([0.4]), np.array([0.5, 0.3]), np.array([0.7, 1.3]), 0.9, 0.1, 0.2, 0.6)
+HYPER = Hyperparameters(
+    np.array([0.4]), np.array([0.25]), np.array([0.5, 0.3]), np.array([0.7, 1.3]), 0.9, 0.1, 0.2, 0.6
+)
 
 
 def _data(n: int, seed: int = 0) -> tuple[Array, Told, Array]:
@@ -40,7 +42,7 @@ def _times(factor: float, told: Told) -> Told:
 
 
 def _kernel(left: Array, left_told: Told, right: Array, right_told: Told) -> Array:
-    """A Matérn 5/2 of all parameters and one of each, point by point, from its definition, and the claims'."""
+    """A Matérn 5/2 of all parameters and one of each, point by point by its definition, and the claims'."""
 
     def matern(distance: float) -> float:
         r = np.sqrt(5) * distance
@@ -61,8 +63,8 @@ def test_the_posterior_is_that_of_the_joint_normal_distribution() -> None:
     asked, shown, _ = _data(4, seed=1)
     found = posterior(points, values, told, GROUPS, HYPER, centre=0.5)
     mean, sd = found.at(asked, shown)
-    prior_at = 0.2 + 0.6 * shown.mean + 0.4 * 0.5
-    prior_of = 0.2 + 0.6 * told.mean + 0.4 * 0.5
+    prior_at = 0.2 + 0.6 * shown.mean + 0.4 * 0.5 + 0.25 * shown.claims[:, 0]
+    prior_of = 0.2 + 0.6 * told.mean + 0.4 * 0.5 + 0.25 * told.claims[:, 0]
     covariance = _kernel(points, told, points, told) + (0.1**2 + 1e-8) * np.eye(9)
     inner = np.linalg.inv(covariance)
     assert found.evidence == pytest.approx(multivariate_normal(prior_of, covariance).logpdf(values))
@@ -71,6 +73,16 @@ def test_the_posterior_is_that_of_the_joint_normal_distribution() -> None:
     assert sd**2 == pytest.approx(
         np.diag(_kernel(asked, shown, asked, shown) - cross @ inner @ cross.T), abs=1e-9
     )
+
+
+def test_how_wrong_a_claim_is_follows_from_the_joint_normal_distribution() -> None:
+    points, told, values = _data(9)
+    mean, sd = posterior(points, values, told, GROUPS, HYPER, centre=0.5).wrong()
+    prior_of = 0.2 + 0.6 * told.mean + 0.4 * 0.5 + 0.25 * told.claims[:, 0]
+    inner = np.linalg.inv(_kernel(points, told, points, told) + (0.1**2 + 1e-8) * np.eye(9))
+    cross = 0.4**2 * told.claims[:, 0]
+    assert mean == pytest.approx([0.25 + cross @ inner @ (values - prior_of)])
+    assert sd**2 == pytest.approx([0.4**2 - cross @ inner @ cross])
 
 
 def test_the_fit_climbs_the_true_gradient_of_the_true_density() -> None:
@@ -167,7 +179,7 @@ def test_without_points_there_are_only_beliefs() -> None:
     empty = np.zeros((0, 3))
     known = posterior(empty, np.zeros(0), Told(np.zeros(0), np.zeros((0, 1))), GROUPS, HYPER, centre=2.0)
     mean, sd = known.at(np.zeros((2, 3)), Told(np.array([1.0, 3.0]), np.array([[0.0], [2.0]])))
-    assert mean == pytest.approx([0.2 + 0.6 * 1 + 0.4 * 2, 0.2 + 0.6 * 3 + 0.4 * 2])
+    assert mean == pytest.approx([0.2 + 0.6 * 1 + 0.4 * 2, 0.2 + 0.6 * 3 + 0.4 * 2 + 0.25 * 2])
     plain = 0.9**2 + 0.5**2 + 0.3**2
     assert sd == pytest.approx(np.sqrt([plain, plain + (2 * 0.4) ** 2]))
 

@@ -18,6 +18,8 @@ class PhaseName(enum.StrEnum):
     PROBING = "checking quality"
     """Asking what the quality of its answers is judged by."""
     STOPPING = "stopping the engine"
+    SUMMARISING = "summarising"
+    """What was recorded, into numbers with their intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

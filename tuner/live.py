@@ -156,12 +156,14 @@ def _running(state: LiveState, *, width: int) -> Table:
     if on_nodes:
         table.add_column("node", no_wrap=True, overflow="ellipsis", max_width=width // 5)
     table.add_column("phase", no_wrap=True, overflow="ellipsis")
-    table.add_column("since", justify="right", no_wrap=True)
+    table.add_column("for", justify="right", no_wrap=True)
     table.add_column("config", no_wrap=True, overflow="ellipsis", ratio=1, min_width=10)
     expected, now = state.expected_s, state.clock()
     for number, running in sorted(state.running.items()):
         of = "" if expected is None else f" of about {clock(expected)}"
-        phase = ("?", "") if running.phase is None else (running.phase.text, clock(now - running.phase_since))
+        phase = ("sent out", "")
+        if running.phase is not None:
+            phase = (running.phase.text, clock(now - running.phase_since))
         node = [running.node or "?"] if on_nodes else []
         table.add_row(f"trial {number}", clock(now - running.since) + of, *node, *phase, running.what)
     return table

@@ -46,6 +46,9 @@ class Phases:
     def stopping(self) -> None:
         self._enter(Phase(name=PhaseName.STOPPING))
 
+    def summarising(self) -> None:
+        self._enter(Phase(name=PhaseName.SUMMARISING))
+
     def _enter(self, phase: Phase) -> None:
         if phase != self._now:
             self._now = phase

@@ -48,6 +48,7 @@ def run_trial(order: Order, engine: Engine, folder: Path, phases: Phases | None 
                     answers = ask(endpoint, order.probe)
             run.over()
     except EngineFailure as failure:
+        phases.summarising()
         ran = run.ran(failure.ran)
         return Failed(
             cause=failure.cause,
@@ -57,6 +58,7 @@ def run_trial(order: Order, engine: Engine, folder: Path, phases: Phases | None 
             samples=failure.samples,
             steps=steps_before_failure(loads, order, ran),
         )
+    phases.summarising()
     return replace(measured(loads, order, run.ran()), answers=answers)
 
 

@@ -35,8 +35,8 @@ def test_a_simulated_trial_tells_each_of_its_replays_in_the_order_they_were_play
     phases, outcome = heard(asked, SimulatedEngine(), tmp_path)
     assert isinstance(outcome, Measured)
     assert [phase.name for phase in phases[:2]] == [PhaseName.STARTING, PhaseName.WARMING_UP]
-    assert phases[-1] == Phase(name=PhaseName.STOPPING)
-    replays = phases[2:-1]
+    assert phases[-2:] == [Phase(name=PhaseName.STOPPING), Phase(name=PhaseName.SUMMARISING)]
+    replays = phases[2:-2]
     assert {phase.name for phase in replays} == {PhaseName.REPLAYING}
     assert [phase.replay for phase in replays] == list(range(1, len(replays) + 1))
     # What was measured says at which speeds, the first one's being the workload's.
@@ -66,6 +66,7 @@ def test_what_a_probe_asks_comes_after_the_replays(tmp_path: Path) -> None:
         PhaseName.REPLAYING,
         PhaseName.PROBING,
         PhaseName.STOPPING,
+        PhaseName.SUMMARISING,
     ]
 
 
@@ -73,9 +74,13 @@ def test_an_engine_that_fails_is_stopped_too_and_one_that_never_came_up_is_not(t
     failure = EngineFailure(Cause.DIED_UNDER_LOAD, "it died")
     phases, outcome = heard(ORDER, ScriptedEngine(fails_at="play", failure=failure), tmp_path)
     assert isinstance(outcome, Failed)
-    assert [phase.name for phase in phases[-2:]] == [PhaseName.REPLAYING, PhaseName.STOPPING]
+    assert [phase.name for phase in phases[-3:]] == [
+        PhaseName.REPLAYING,
+        PhaseName.STOPPING,
+        PhaseName.SUMMARISING,
+    ]
     phases, _ = heard(ORDER, ScriptedEngine(fails_at="serve", failure=failure), tmp_path)
-    assert [phase.name for phase in phases] == [PhaseName.STARTING]
+    assert [phase.name for phase in phases] == [PhaseName.STARTING, PhaseName.SUMMARISING]
 
 
 def test_how_far_a_replay_is_is_told_of_a_replay_alone_and_nothing_twice() -> None:

@@ -145,6 +145,7 @@ def test_a_study_outlives_its_service_goes_on_after_its_own_death_and_can_be_pau
                 "warming up",
                 "replaying",
                 "stopping the engine",
+                "summarising",
             ]
     names = [event.name for event in seen]
     assert (names.count("died"), names.count("started"), names.count("finished")) == (1, 3, 1)

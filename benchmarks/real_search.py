@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,12 +108,36 @@ class Study:
         return self.goal.losses(trial.measurement)
 
 
+class Row(TypedDict):
+    """What one study had after so many trials."""
+
+    sampler: str
+    seed: int
+    trials: int
+    failed: int
+    share: dict[int, float]
+    best: dict[int, float]
+    """The first objective's, in people's units."""
+    control: float
+    control_share: float
+
+
+class Compared(TypedDict):
+    """All of them."""
+
+    objectives: list[str]
+    configs: int
+    front: list[list[float]]
+    """Of all studies' configs, in people's units."""
+    studies: list[Row]
+
+
 def key_of(trial: StoredTrial) -> str:
     """The config that a trial measured, the same in every study."""
     return json.dumps([trial.model, dict(trial.arguments), dict(trial.environment)], sort_keys=True)
 
 
-def compared(studies: Sequence[Study]) -> dict[str, object]:
+def compared(studies: Sequence[Study]) -> Compared:
     """By study, what it had after each number of trials.
 
     Raises ValueError for studies of different objectives or none measured.
@@ -123,12 +148,13 @@ def compared(studies: Sequence[Study]) -> dict[str, object]:
     worths = np.array(list(means.values()))
     front = worths[non_dominated(worths)]
     best, worst = front.min(axis=0), front.max(axis=0)
-    reference = tuple(float(x) for x in worst + _MARGIN * (worst - best))
+    extent = np.where(best < worst, worst - best, np.abs(worst))  # a front of one has none
+    reference = tuple(float(x) for x in worst + _MARGIN * extent)
     whole = hypervolume(front, reference)
-    rows = []
+    rows: list[Row] = []
     for study in studies:
         measured = [(study.losses(trial), trial) for trial in study.trials]
-        counts = sorted({min(n, len(measured)) for n in (4, 6, 8, 10, 12, 14, 20, 30, len(measured))})
+        counts = sorted({*range(4, len(measured), 2), len(measured)})
         shares, goods = {}, {}
         for count in counts:
             seen = [(losses, trial) for losses, trial in measured[:count] if losses is not None]
@@ -178,11 +204,10 @@ def _shown(goal: Goal, j: int, loss: float) -> float:
     return METRICS[objective.metric].factor * (-loss if objective.direction == "maximise" else loss)
 
 
-def table(told: Mapping[str, object]) -> str:
+def table(told: Compared) -> str:
     """For people: each study, and the median of each sampler."""
     rows = told["studies"]
-    assert isinstance(rows, list)
-    first = str(told["objectives"]).strip("[]'").split("'")[0]
+    first = told["objectives"][0]
     counts = sorted({count for row in rows for count in row["share"]})
     head = [*(f"share {count}" for count in counts), f"best {first}", "failed", "control", "its share"]
     lines = [
@@ -199,10 +224,8 @@ def table(told: Mapping[str, object]) -> str:
     for sampler in SAMPLERS:
         of_it = [row for row in rows if row["sampler"] == sampler]
         if of_it:
-            medians = [
-                f"{statistics.median(row['share'][count] for row in of_it if count in row['share']):.2f}"
-                for count in counts
-            ]
+            shares = [[row["share"][count] for row in of_it if count in row["share"]] for count in counts]
+            medians = [f"{statistics.median(some):.2f}" if some else "" for some in shares]
             lines.append(f"| **{sampler}** | median | {' | '.join(medians)} | | | | |")
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ Where other configs were repeated too, all of them together tell how runs of one
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -87,19 +87,10 @@ def combine(measurements: Sequence[Measurement], known: Mapping[str, Spread] = _
     if len(measurements) == 1:
         if not known:
             return first
-        return replace(
-            first,
-            metrics={
-                name: combined(name, [estimate], known[name]) if name in known else estimate
-                for name, estimate in first.metrics.items()
-            },
-        )
+        return replace(first, metrics=_Combined(measurements, tuple(first.metrics), known))
     names = [name for name in first.metrics if all(name in other.metrics for other in measurements)]
     return Measurement(
-        metrics={
-            name: combined(name, [measurement.metrics[name] for measurement in measurements], known.get(name))
-            for name in names
-        },
+        metrics=_Combined(measurements, names, known),
         requests=sum(measurement.requests for measurement in measurements),
         failed_requests=sum(measurement.failed_requests for measurement in measurements),
         duration_s=sum(measurement.duration_s for measurement in measurements),
@@ -114,6 +105,42 @@ def combine(measurements: Sequence[Measurement], known: Mapping[str, Spread] = _
             sorted((point for one in measurements for point in one.curve), key=lambda point: point.speed)
         ),
     )
+
+
+class _Combined(Mapping[str, Estimate]):
+    """Metrics of repeats, each combined when it is first asked for: a front reads two of some dozens, of
+    thousands of configs. Pickles as the dictionary that it stands for."""
+
+    __slots__ = ("_found", "_known", "_measurements", "_names")
+
+    def __init__(
+        self, measurements: Sequence[Measurement], names: Sequence[str], known: Mapping[str, Spread]
+    ) -> None:
+        self._measurements = measurements
+        self._names = dict.fromkeys(names)
+        self._known = known
+        self._found: dict[str, Estimate] = {}
+
+    def __getitem__(self, name: str) -> Estimate:
+        if name not in self._found:
+            if name not in self._names:
+                raise KeyError(name)
+            estimates = [measurement.metrics[name] for measurement in self._measurements]
+            alone = len(estimates) == 1 and name not in self._known
+            self._found[name] = estimates[0] if alone else combined(name, estimates, self._known.get(name))
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def __reduce__(self) -> tuple[type[dict[str, Estimate]], tuple[dict[str, Estimate]]]:
+        return dict, (dict(self),)
 
 
 def combined(name: str, estimates: Sequence[Estimate], known: Spread | None = None) -> Estimate:

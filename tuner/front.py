@@ -4,6 +4,7 @@ Judging is `objectives.front`'s; this applies it to what lies on disk.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -13,12 +14,13 @@ from objectives.front import indistinguishable, non_dominated
 from objectives.goal import Goal, MissingObjective, violations
 from objectives.measurement import Estimate, Measurement
 from objectives.metrics import METRICS, published
+from objectives.repeats import Spread
 from search_spaces.values import Json
 from tuner.bracket import bracket, capacity_text, replays
 from tuner.curve import SERIES, Rated, curve
 from tuner.loads import concurrency, measure_of, mode, offered_rps, sessions, speed
 from tuner.node_controls import doubtful
-from tuner.promise import Promise, promises
+from tuner.promise import NOTHING, Promise, Promised, promised
 from tuner.quality import Checks, read_checks
 from tuner.quality_words import quality_json, quality_text
 from tuner.records import State, StoredTrial, StudyFile, read_study, read_trials
@@ -50,6 +52,8 @@ class FrontView:
     """What was found of the quality of what they serve."""
     verified: Mapping[int, Verification] = field(default_factory=dict)
     """The latest verification of each config that has one, by its number."""
+    spread: Mapping[str, Spread] = field(default_factory=dict)
+    """How single runs of one config differ, by metric."""
 
     @property
     def guarded(self) -> bool:
@@ -110,9 +114,9 @@ class FrontView:
 
         Raises KeyError where there is no such trial.
         """
-        for promise in self.promises:
-            if promise.first.number == number:
-                return promise
+        place = bisect_left(self.promises, number, key=lambda promise: promise.first.number)
+        if place < len(self.promises) and self.promises[place].first.number == number:
+            return self.promises[place]
         again = [trial.number for trial in self.trials if trial.repeats == number]
         if again:
             return self.promise(again[-1])
@@ -152,20 +156,37 @@ class FrontView:
         }
 
 
-def view(study: StudyFile, trials: Iterable[StoredTrial], checks: Checks = NO_CHECKS) -> FrontView:
+def view(
+    study: StudyFile,
+    trials: Iterable[StoredTrial],
+    checks: Checks = NO_CHECKS,
+    before: FrontView | None = None,
+) -> FrontView:
     """The front of these trials under the study's own objectives. Raises GoalError for unknown ones.
 
     Where quality is asked, what failed or was not checked is on no front and dominates nothing. What a node
     measured that had drifted by then is left out.
+
+    Args:
+        before: of most of these trials: what has not changed is not worked out again.
     """
     ordered = tuple(sorted(trials, key=lambda trial: trial.number))
     goal = Goal.of(study.objectives)
     doubted = doubtful(ordered, goal)
-    found = promises(trial for trial in ordered if trial.number not in doubted)
-    seen = FrontView(study=study, goal=goal, trials=ordered, promises=found, front=(), checks=checks)
+    known = NOTHING if before is None else Promised(promises=before.promises, spread=before.spread)
+    found = promised((trial for trial in ordered if trial.number not in doubted), known)
+    seen = FrontView(
+        study=study,
+        goal=goal,
+        trials=ordered,
+        promises=found.promises,
+        front=(),
+        checks=checks,
+        spread=found.spread,
+    )
     mask = non_dominated(
         [
-            losses(goal, standing) if seen.trusted(standing) or not seen.guarded else None
+            losses(goal, standing) if not seen.guarded or seen.trusted(standing) else None
             for standing in seen.standing
         ]
     )

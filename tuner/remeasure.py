@@ -165,18 +165,19 @@ def _reaching(estimate: Estimate) -> tuple[float, float]:
 
 def _least_certain(seen: FrontView, under_way: Mapping[int, int]) -> int | None:
     """Of those that may be on the front: where one more measurement tells most."""
-    rows = [_estimates(seen, trial) for trial in seen.standing]
+    standing = seen.standing
+    rows = [_estimates(seen, trial) for trial in standing]
     possible = np.flatnonzero(possibly_on_front(rows))
     if not len(possible):
         return None
     doubts = doubt([row for index in possible.tolist() if (row := rows[index]) is not None])
 
     def merit(place: int) -> tuple[float, int, int]:
-        number = seen.standing[int(possible[place])].number
+        number = standing[int(possible[place])].number
         times = _times(seen.promise(number), under_way)
         return -float(doubts[place]) / (1 + times), times, number
 
-    return seen.standing[int(possible[min(range(len(possible)), key=merit)])].number
+    return standing[int(possible[min(range(len(possible)), key=merit)])].number
 
 
 def doubt(rows: Sequence[Sequence[Estimate]]) -> Array:

@@ -1,4 +1,5 @@
 import math
+import pickle
 import statistics
 from dataclasses import replace
 
@@ -208,3 +209,14 @@ def test_intervals_cover_what_they_should(repeats: int, traffic: float, engine: 
         covered += estimate.low <= 1 <= estimate.high
     # 0.95, less three standard errors of the tries.
     assert covered / tries >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / tries)
+
+
+def test_combined_metrics_go_to_another_process_as_the_dictionary_that_they_are_equal_to() -> None:
+    both = combine([measurement(ttft_p50_s=0.1, goodput_rps=4), measurement(ttft_p50_s=0.4, goodput_rps=9)])
+    sent = pickle.loads(pickle.dumps(both))
+    assert type(sent.metrics) is dict
+    assert sent == both
+    assert list(sent.metrics) == ["ttft_p50_s", "goodput_rps"]
+    assert sent.metrics["goodput_rps"].value == pytest.approx(6)
+    with pytest.raises(KeyError):
+        both.metrics["tpot_p50_s"]

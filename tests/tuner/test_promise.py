@@ -15,7 +15,7 @@ from cluster.order import Cause, Failed, Outcome
 from objectives.measurement import Estimate, Measurement
 from tests.tuner import stories
 from tuner.front import front_json, view
-from tuner.promise import promises
+from tuner.promise import NOTHING, promised, promises
 from tuner.records import State, StoredTrial, read_outcome, write_outcome
 
 
@@ -172,3 +172,27 @@ def test_every_trial_counts_for_one_config_and_a_promise_needs_a_score(
             chosen = promise.fresh or (promise.first,)
             logs = [math.log(goodput(one).value) for one in chosen]
             assert goodput(promise.standing).value == pytest.approx(math.exp(statistics.mean(logs)))
+
+
+@given(_TRIALS, st.integers(0, 9))
+def test_what_was_worked_out_before_changes_no_promise(
+    drawn: Sequence[tuple[float, int | None]], gone: int
+) -> None:
+    """Trials land one after another; in the end one of them is no longer believed."""
+    trials: list[StoredTrial] = []
+    so_far = NOTHING
+    for number, (value, repeats) in enumerate(drawn):
+        known = repeats is not None and repeats < number and trials[repeats].repeats is None
+        made = trial(number, value, repeats if known else None)
+        trials.append(made if math.isfinite(value) else replace(made, state=State.UNSCORED))
+        so_far = promised(trials, so_far)
+        assert so_far == promised(trials)
+    left = [one for one in trials if one.number != gone]
+    assert promised(left, so_far) == promised(left)
+
+
+def test_a_config_that_nothing_has_changed_is_not_judged_again() -> None:
+    trials = [trial(0, 1.0), trial(1, 2.0), trial(2, 3.0, 1)]
+    before = promised(trials)
+    after = promised([*trials, trial(3, 4.0)], before)
+    assert all(new is old for new, old in zip(after.promises, before.promises, strict=False))

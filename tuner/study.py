@@ -257,10 +257,10 @@ class _Driver:
 
     @property
     def seen(self) -> FrontView:
-        """The front of what has finished; made anew only where something has, since it takes every trial."""
+        """The front of what has finished; made anew only where something has."""
         known, checks = self._seen, self.guard.checks
         if known is None or known.checks is not checks or len(known.trials) != len(self.trials):
-            known = self._seen = view(self.plan.study, self.trials.values(), checks)
+            known = self._seen = view(self.plan.study, self.trials.values(), checks, known)
         return known
 
     def reconcile(self) -> None:

@@ -1,6 +1,7 @@
 """Which replays a trial plays, and its capacity against plays of every speed to their ends."""
 
 import itertools
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from typing import Final
 import pytest
 
 from cluster.node.engine import LOG_NAME, EngineFailure, Replay
-from cluster.node.loads import grid_of
+from cluster.node.loads import COARSE, grid_of
 from cluster.node.phases import Phases
 from cluster.node.run import run_trial
 from cluster.node.simulated import SimulatedEngine
@@ -21,7 +22,8 @@ from cluster.traffic.sessions import Sessions
 from cluster.traffic.trace import Trace
 from cluster.traffic.workload import Workload
 from objectives.allowance import CUT, Allowance, cut_at_s, cut_records
-from objectives.measurement import Mode, Record, Sample
+from objectives.bar import Bar
+from objectives.measurement import Estimate, Mode, Record, Sample
 from objectives.slo import Slo
 from search_spaces.values import Json
 
@@ -371,3 +373,66 @@ def test_bisection_with_cuts_finds_the_capacity_of_whole_replays_at_every_speed(
     crossings = [grid.speed(k) for k in holds if holds[k] and not holds.get(k + 1, False)] or [0.0]
     assert any(found == pytest.approx(crossing) for crossing in crossings)
     assert all(step.records[0].error != CUT or step.point.cut_s is not None for step in outcome.steps)
+
+
+def beaten(speed: float) -> CapacityLoad:
+    """With a front that has this capacity."""
+    return CapacityLoad(resolution=0.05, bars=(Bar(trial=7, speed=speed),))
+
+
+def test_a_capacity_that_cannot_reach_the_front_is_not_looked_for_any_closer(tmp_path: Path) -> None:
+    whole = run(Limited(limit=3.0), CapacityLoad(resolution=0.05), tmp_path).measurement
+    engine = Limited(limit=3.0)
+    found = run(engine, beaten(8.0), tmp_path).measurement
+    assert len(engine.speeds) < len(whole.curve)
+    held = max(point.speed for point in found.curve if point.held)
+    failed = min(point.speed for point in found.curve if not point.held)
+    assert held <= 3.0 < failed <= COARSE * held
+    capacity = found.metrics["capacity_speed"]
+    assert capacity.value == held
+    assert capacity.high is None or capacity.high >= failed
+    (said,) = [warning for warning in found.warnings if "any closer" in warning]
+    assert "trial 7" in said
+    assert f"{held:.4g} and not at {failed:.4g}" in said
+    assert not [warning for warning in whole.warnings if "any closer" in warning]
+    # What is compared at the workload's speed is the same.
+    assert found.metrics["ttft_p95_s"] == whole.metrics["ttft_p95_s"]
+
+
+@pytest.mark.parametrize("speed", [0.6, 2.9, 3.05])
+def test_a_capacity_that_may_reach_the_front_is_looked_for_to_the_end(speed: float, tmp_path: Path) -> None:
+    whole = run(Limited(limit=3.0), CapacityLoad(resolution=0.05), tmp_path).measurement
+    found = run(Limited(limit=3.0), beaten(speed), tmp_path).measurement
+    assert found.value("capacity_speed") == whole.value("capacity_speed")
+    assert len(found.curve) == len(whole.curve)
+
+
+def test_a_front_that_is_worse_in_another_objective_ends_no_search(tmp_path: Path) -> None:
+    whole = run(Limited(limit=3.0), CapacityLoad(resolution=0.05), tmp_path).measurement
+    for ttft_s, replays in ((0.05, "fewer"), (0.2, "as many")):
+        bars = (Bar(trial=7, speed=8.0, losses={"ttft_p95": ttft_s}),)
+        found = run(Limited(limit=3.0), CapacityLoad(resolution=0.05, bars=bars), tmp_path).measurement
+        # Every TTFT is 0.1 s.
+        assert (len(found.curve) < len(whole.curve)) == (replays == "fewer")
+
+
+def test_an_slo_that_held_nowhere_yet_is_looked_for_down_to_the_lowest_speed(tmp_path: Path) -> None:
+    whole = run(Limited(limit=0.1), CapacityLoad(), tmp_path).measurement
+    found = run(Limited(limit=0.1), beaten(8.0), tmp_path).measurement
+    assert found.value("capacity_speed") == whole.value("capacity_speed") == 0.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_front_comes_of_trials_that_are_ended_and_of_whole_ones(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    limits = [rng.uniform(0.7, 20.0) for _ in range(12)]
+    fronts = []
+    for ends in (False, True):
+        best: dict[int, Estimate] = {}
+        for number, limit in enumerate(limits):
+            bars = [Bar(trial=n, speed=found.low) for n, found in best.items() if found.low] if ends else []
+            measurement = run(Limited(limit=limit), CapacityLoad(bars=tuple(bars)), tmp_path).measurement
+            best[number] = measurement.metrics["capacity_speed"]
+        top = max(found.value for found in best.values())
+        fronts.append({number: found for number, found in best.items() if found.value == top})
+    assert fronts[0] == fronts[1]

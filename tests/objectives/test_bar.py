@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectives.bar import Bar, best_loss, highest, is_capacity, known_before, worst_loss
@@ -83,6 +83,7 @@ def _estimates(draw: st.DrawFn) -> Estimate:
 _GOAL = Goal.of(("capacity", "tpot_p95"))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(_estimates(), _estimates()), min_size=1, max_size=6), _estimates(), st.integers(1, 8)
 )

@@ -6,7 +6,7 @@ import statistics
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.order import CapacityLoad, ClosedLoop, FixedLoad, Load, Order
@@ -78,6 +78,7 @@ _ARGUMENTS = st.dictionaries(
 _TRIALS = st.lists(st.tuples(st.none() | st.floats(0, 50), _ARGUMENTS), max_size=8)
 
 
+@settings(deadline=None)
 @given(_TRIALS, _ARGUMENTS, st.randoms())
 def test_it_is_one_of_the_speeds_found_whatever_their_order_and_wherever_they_were_read_from(
     found: list[tuple[float | None, dict[str, Json]]], wanted: dict[str, Json], random: Random
@@ -91,6 +92,7 @@ def test_it_is_one_of_the_speeds_found_whatever_their_order_and_wherever_they_we
     assert first_speed(read, order(**wanted)) == first
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.1, 50), min_size=1, max_size=8))
 def test_among_configs_equally_far_it_is_the_lower_median(speeds: list[float]) -> None:
     trials = [trial(speed, quantization="fp8") for speed in speeds]

@@ -4,7 +4,7 @@ It decides how many replays the search takes and, noise apart, not what it finds
 engine is given: an argument that differs counts 1, a number that differs what its ratio is worth. So it needs
 no space, and says as much of the control, of an ablation's runs and of a second study's.
 
-`python benchmarks/capacity.py --first-guess` measures what it saves.
+`python -m benchmarks.cheaper_trials` measures what it saves.
 """
 
 import math

@@ -12,6 +12,7 @@ and latencies of both sides, which a launcher must not change.
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import tempfile
@@ -160,13 +161,24 @@ def study_table(trials: Sequence[StoredTrial]) -> str:
     on_node_s = [ran.total_s or 0 for ran in rans]
     # The first on a node waits for its launcher, and for Ray to start a worker there.
     parts["before the first trial's engine"] = flight_s[0] - on_node_s[0]
-    parts["between driver and node"] = sum(flight_s[1:]) - sum(on_node_s[1:])
+    between_s = [flight - on_node for flight, on_node in zip(flight_s[1:], on_node_s[1:], strict=True)]
+    parts["between driver and node"] = sum(between_s)
+    idle_s = [
+        (after.started - before.finished).total_seconds() for before, after in itertools.pairwise(trials)
+    ]
     parts["driver, nothing under way"] = wall_s - sum(flight_s)
+    ours_s = sum(list(parts.values())[-4:])
     ways: dict[str, list[float]] = {}
     for ran in rans:
         ways.setdefault(ran.launch.partition(":")[0], []).append(ran.start_s or 0)
     rows = [f"{len(trials)} trials in {wall_s:.1f} s"]
     rows += [f"{name:34}{took:9.2f} s {took / wall_s:7.2%}" for name, took in parts.items()]
+    rows.append(f"{'the last four, which are ours':34}{ours_s:9.2f} s {ours_s / wall_s:7.2%}")
+    if between_s:
+        rows.append(
+            f"of each but the first: median {statistics.median(between_s):.2f} s between driver and node, "
+            f"{statistics.median(idle_s):.2f} s with nothing under way"
+        )
     rows += [
         f"{len(took)} {how or 'other'} starts: median {statistics.median(took):.1f} s"
         for how, took in ways.items()

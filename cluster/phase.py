@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 class PhaseName(enum.StrEnum):
     """What a trial goes through, in this order. It may leave some out, and replays several times."""
 
-    SENT = "waiting for its node"
-    """For a worker there, and for what others run there to end."""
+    SENT = "sent out"
+    """It waits for a worker on its node, or for what others run there to end."""
     FETCHING = "fetching the model"
     MEMORY = "waiting for memory"
     """Of its GPUs, which somebody else holds."""

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.order import Measured
-from cluster.phase import Phase
+from cluster.phase import Phase, PhaseName
 from objectives.metrics import METRICS, published
 from tuner.events import Done, Event, Finished, FrontMoved, Retried, Started, UnderWay, Waiting
 from tuner.live_plot import CONTROL, DOMINATED, FRONT, Place, plot_lines
@@ -35,19 +35,20 @@ _NODE_FROM = 90
 _BY_SHOWN = {metric.shown: metric for metric in METRICS.values()}
 
 
-@dataclass(frozen=True, slots=True)
+_SENT = Phase(name=PhaseName.SENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
     since: float
     what: str
     node: str | None = None
-    phase: Phase | None = None
-    """None: nothing was told yet."""
-    phase_since: float = 0.0
+    phase: Phase = _SENT
+    phase_since: float
 
     def told(self, event: UnderWay, at: float) -> "_Running":
         """With what was told of it."""
-        same = self.phase is not None and self.phase.is_further(event.phase)
-        since = self.phase_since if same else at
+        since = self.phase_since if self.phase.is_further(event.phase) else at
         return replace(self, node=event.node, phase=event.phase, phase_since=since)
 
 
@@ -74,13 +75,16 @@ class LiveState:
             case Started():
                 again = "" if event.repeats is None else f"trial {event.repeats} again: "
                 what = "the engine's defaults" if event.is_control else config_words(event.config)
-                self.running[event.number] = _Running(since=self.clock(), what=again + what)
+                now = self.clock()
+                self.running[event.number] = _Running(since=now, what=again + what, phase_since=now)
             case UnderWay():
                 if event.number in self.running:
                     self.running[event.number] = self.running[event.number].told(event, self.clock())
             case Retried():
                 if event.number in self.running:
-                    self.running[event.number] = replace(self.running[event.number], phase=None)
+                    self.running[event.number] = replace(
+                        self.running[event.number], phase=_SENT, phase_since=self.clock()
+                    )
             case Finished():
                 self._finished(event)
             case Waiting():
@@ -161,9 +165,7 @@ def _running(state: LiveState, *, width: int) -> Table:
     expected, now = state.expected_s, state.clock()
     for number, running in sorted(state.running.items()):
         of = "" if expected is None else f" of about {clock(expected)}"
-        phase = ("sent out", "")
-        if running.phase is not None:
-            phase = (running.phase.text, clock(now - running.phase_since))
+        phase = (running.phase.text, clock(now - running.phase_since))
         node = [running.node or "?"] if on_nodes else []
         table.add_row(f"trial {number}", clock(now - running.since) + of, *node, *phase, running.what)
     return table

@@ -7,9 +7,9 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cluster.phase import Phase
+from cluster.phase import Phase, PhaseName
 from search_spaces.values import Json
-from tuner.events import Event, Finished, Retried, UnderWay
+from tuner.events import Event, Finished, Retried, Started, UnderWay
 from tuner.service.told import phase_json
 
 
@@ -29,18 +29,13 @@ class Running:
     def take(self, event: Event | str) -> bool:
         """Take in what happened; whether it is news, as how far a trial is in its phase is not."""
         match event:
+            case Started():
+                self._enters(event.number, None, Phase(name=PhaseName.SENT))
             case UnderWay():
-                before = self._phases.get(event.number)
-                if before is not None and before.is_further(event.phase):
+                before, told = self._phases.get(event.number), self._told.get(event.number, {})
+                if before is not None and before.is_further(event.phase) and told["node"] == event.node:
                     return False
-                self._phases[event.number] = event.phase
-                self._told[event.number] = {
-                    "trial": event.number,
-                    "node": event.node,
-                    **phase_json(event.phase),
-                    "since": datetime.now(UTC).isoformat(timespec="seconds"),
-                }
-                self._write()
+                self._enters(event.number, event.node, event.phase)
             case Finished() | Retried():
                 self._phases.pop(event.number, None)
                 self._told.pop(event.number, None)
@@ -48,6 +43,16 @@ class Running:
             case _:
                 pass
         return True
+
+    def _enters(self, number: int, node: str | None, phase: Phase) -> None:
+        self._phases[number] = phase
+        self._told[number] = {
+            "trial": number,
+            "node": node,
+            **phase_json(phase),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        self._write()
 
     def _write(self) -> None:
         # Without waiting for the disk: it is of no use to whoever comes after a crash.

@@ -135,7 +135,7 @@ def test_phases_come_from_the_nodes_of_a_cluster_and_through_ray_client(
     said = head.drive(head.client if client else head.address, "scripted", f"hold {tmp_path / 'heard'}")
     assert said["outcomes"] == [["measured", ""]]
     assert [text for _, _, text in said["phases"]][:3] == [
-        "waiting for its node",
+        "sent out",
         "starting the engine",
         "warming up",
     ]

@@ -84,9 +84,19 @@ def test_only_another_phase_is_news_and_nothing_is_written_for_how_far_it_is(pat
 
 def test_all_else_is_news_and_changes_nothing(path: Path) -> None:
     running = Running(path)
-    for event in ("a remark", Noted(text="x"), Started(number=1, config={}, is_control=False)):
+    for event in ("a remark", Noted(text="x")):
         assert running.take(event)
     assert told(path) == []
+
+
+def test_a_trial_that_told_nothing_yet_was_sent_out(path: Path) -> None:
+    running = Running(path)
+    assert running.take(Started(number=1, config={}, is_control=False))
+    (only,) = told(path)
+    assert (only["trial"], only["phase"], only["node"]) == (1, "sent out", None)
+    assert running.take(under_way(1, Phase(name=PhaseName.SENT)))  # where to
+    (only,) = told(path)
+    assert (only["phase"], only["node"]) == ("sent out", "gpu-a")
 
 
 def test_a_process_that_begins_runs_nothing_and_where_there_is_no_file_nothing_runs(path: Path) -> None:

@@ -150,9 +150,10 @@ def read_pool(folders: Sequence[Path]) -> Pool:
         raise Mistake(f"these studies ran on {' and '.join(hardware)}; give those of one machine")
     configs = tuple(_configs(runs))
     if len(configs) < LEAST_CONFIGS:
+        silent_for = "".join(f"; {len(trials)} left out, {why}" for why, trials in left_out.items())
         raise Mistake(
-            f"{_names(studies)}: {len(configs)} measured config(s), where {LEAST_CONFIGS} are the least; "
-            f"give more studies of the same space and trace"
+            f"{_names(studies)}: {len(configs)} measured config(s), where {LEAST_CONFIGS} are the least"
+            f"{silent_for}; give more studies of the same space and trace"
         )
     return Pool(
         studies=tuple(study.file.name for study in studies),

@@ -248,7 +248,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(
 
 
 def test_a_program_reads_what_a_person_reads(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [str(study), "--calibrate-on", "0,1,2,3", "--choices", "1"]
+    words = [str(study), "--calibrate-on", "0,1,2,3", "--choices", "0"]
     main(words)
     shown = capsys.readouterr().out
     main([*words, "--json"])

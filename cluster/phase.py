@@ -10,6 +10,7 @@ class PhaseName(enum.StrEnum):
     SENT = "sent out"
     """It waits for a worker on its node, or for what others run there to end."""
     FETCHING = "fetching the model"
+    """Its node does, for all that wait for it there; then the trial is sent out."""
     MEMORY = "waiting for memory"
     """Of its GPUs, which somebody else holds."""
     STARTING = "starting the engine"

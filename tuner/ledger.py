@@ -170,6 +170,11 @@ class Ledger:
         return self._tried(lambda: self._write_family(family))
 
     def _tried(self, write: Callable[[], None]) -> bool:
+        if not _loaded():
+            if not self._lost:
+                self._say("MLflow cannot be loaded: measurements are safe on disk; tuner sync writes them")
+            self._lost = True
+            return False
         failures = self._failures()
         try:
             with quiet():
@@ -204,7 +209,6 @@ class Ledger:
 
     def _failures(self) -> tuple[type[Exception], ...]:
         """What an MLflow that is down, full, locked or not one raises. `requests` raises OSErrors."""
-        prepare_environment()
         from mlflow.exceptions import MlflowException
 
         return (MlflowException, SQLAlchemyError, OSError)
@@ -409,6 +413,17 @@ def study_pages(uri: str, study: StudyFile) -> Mapping[str, str]:
     except (MlflowException, SQLAlchemyError, OSError):
         return {}
     return {}
+
+
+def _loaded() -> bool:
+    """Whether MLflow can be imported. That takes seconds, and a Ctrl-C that breaks it off leaves halves of
+    modules in this process, which do not import again."""
+    prepare_environment()
+    try:
+        import mlflow.tracking  # noqa: F401
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def _save_tables(client: "MlflowClient", experiment: str, study: StudyFile) -> None:

@@ -628,3 +628,13 @@ def test_a_closed_loop_is_marked_in_names_and_tags_and_has_no_curve(
     assert not {"workload.speed", "workload.offered_rps"} & set(run.data.params)
     assert "curve.svg" not in desk.artifact_names(run)
     assert "curves.html" not in desk.artifact_names(study)
+
+
+def test_an_mlflow_whose_import_was_broken_off_is_told_and_not_raised(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
+    assert not desk.sync(standing="KILLED")
+    (said,) = desk.said
+    assert "MLflow cannot be loaded" in said
+    assert "tuner sync" in said

@@ -314,6 +314,38 @@ def test_a_capacity_is_looked_for_from_those_that_were_measured_before(
     assert _guesses(dispatch)[1] == 2.0
 
 
+@pytest.mark.parametrize("totals", [(7,), (3, 7)])
+def test_new_configs_are_told_the_front_so_far_and_repeats_and_the_control_are_not(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, totals: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("tests.tuner.test_study.GOAL", Goal.of(("capacity",)))
+    desk.study = replace(desk.study, objectives=("capacity",), engine="simulated")
+    plain = desk.order
+    monkeypatch.setattr(
+        desk, "order", lambda number, config: replace(plain(number, config), load=CapacityLoad())
+    )
+
+    def capable(order: Order) -> Measured:
+        outcome = good(order)
+        # The second is the best.
+        speed = Estimate(value=9.0 if order.number == 2 else 5.0 + 0.1 * order.number, low=4.0 + order.number)
+        metrics = {**outcome.measurement.metrics, "capacity_speed": speed, "capacity_rps": speed}
+        return replace(outcome, measurement=replace(outcome.measurement, metrics=metrics))
+
+    told = {}
+    for total in totals:
+        dispatch = FakeDispatch(capable)
+        list(desk.events(total, dispatch))
+        for order in dispatch.submitted:
+            assert isinstance(order.load, CapacityLoad)
+            told[order.number] = [(bar.trial, bar.speed) for bar in order.load.bars]
+    repeat = next(trial.number for trial in read_trials(desk.folder) if trial.repeats is not None)
+    assert told[0] == told[repeat] == []
+    assert told[1] == [(0, 4.0)]
+    assert told[2] == [(1, 5.0)]
+    assert all(told[number] == [(2, 6.0)] for number in range(3, repeat))
+
+
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_resumed_search_begins_each_capacity_where_an_unbroken_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int

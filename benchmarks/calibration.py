@@ -228,7 +228,8 @@ def _label(config: MeasuredConfig) -> str:
 
 
 def _size(factor: float) -> str:
-    return "∞" if math.isinf(factor) else f"{100 * (factor - 1):.3g} %"
+    # Rounded, or what differs in the last bit would be told as 2e-14 %.
+    return "∞" if math.isinf(factor) else f"{round(100 * (factor - 1), 6):.3g} %"
 
 
 def _signed(ratio: float) -> str:

@@ -63,9 +63,9 @@ class Running:
 
 
 def running_trials(path: Path) -> list[Json]:
-    """What the file says; nothing where there is none."""
+    """What the file says; nothing where there is none, or the machine's crash left it empty."""
     try:
         trials: list[Json] = json.loads(path.read_text(encoding="utf-8"))["trials"]
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return []
     return trials

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +12,16 @@ import psutil
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from cluster.dispatch import on_ray
 from cluster.dispatch.on_ray import OnRay
+from cluster.node.vllm_arguments import Checked
 from cluster.node.vllm_server import VllmEngine
 from cluster.order import Limits, Measured, Order
 from cluster.traffic.request import Request
 from cluster.traffic.trace import Trace
 from cluster.traffic.workload import Workload
 from objectives.slo import Slo
+from search_spaces.values import Json
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,6 +62,12 @@ def below() -> set[psutil.Process]:
     return set(psutil.Process(os.getpid()).children(recursive=True))
 
 
+def is_launcher(one: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # it may have ended just now
+        return "cluster.node.launcher" in one.cmdline()
+    return False
+
+
 def test_a_nodes_launcher_starts_its_engines_and_goes_with_the_dispatch(order: Order) -> None:
     before = below()
     other = {**order.environment, "NOBODY_KNOWS": "1"}
@@ -71,9 +82,31 @@ def test_a_nodes_launcher_starts_its_engines_and_goes_with_the_dispatch(order: O
             assert number == asked.number
             assert isinstance(outcome, Measured), outcome
             launches.append(outcome.ran.launch)
-        launchers = [one for one in below() - before if "cluster.node.launcher" in one.cmdline()]
+        launchers = [one for one in below() - before if is_launcher(one)]
         assert len(launchers) == 1
     assert launches[:2] == ["warm", "warm"]
     assert launches[2] == "cold: not from the launcher: it was started with another NOBODY_KNOWS"
     _, alive = psutil.wait_procs(launchers, timeout=30)
     assert not alive
+
+
+def no_fault(arguments: list[dict[str, Json]]) -> Checked:
+    """In place of vLLM's own parser."""
+    return Checked(version="0", faults=())
+
+
+def test_a_launcher_comes_up_while_arguments_are_checked(
+    order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_ray, "check_arguments", no_fault)
+    before = below()
+    with OnRay(VllmEngine()) as dispatch:
+        assert dispatch.check_arguments(order, [{}]) == no_fault([])
+        deadline = time.monotonic() + 120
+        while not any(map(is_launcher, below() - before)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        dispatch.submit(order)
+        while (landed := dispatch.next(timeout_s=120)) is None:
+            continue
+        assert landed[1].ran.launch == "warm"

@@ -102,7 +102,7 @@ def _state(study: StudyFile, runs: str, beside: Iterable[str]) -> dict[str, Json
     aims = [METRICS[objective.metric].shown for objective in objectives]
     # A capacity may be a bound, which its number does not say.
     tags = [*beside, *(["capacity"] if mode(study) is Mode.CAPACITY else [])]
-    columns = {
+    columns: dict[str, Json] = {
         _NAME: _NAME_WIDTH,
         **{f"metrics.`{name}`": _width(name) for name in aims},
         **{f"tags.`{name}`": _WIDEST if name == "capacity" else _width(name) for name in tags},
@@ -118,7 +118,7 @@ def _state(study: StudyFile, runs: str, beside: Iterable[str]) -> dict[str, Json
         "modelVersionFilter": "All Runs",
         "selectedColumns": [name for name in columns if name != _NAME],
         "columnOrder": list(columns),
-        "columnWidths": dict(columns),
+        "columnWidths": columns,
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cluster.phase import PhaseName
 from tuner.service.client import Client
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -66,6 +67,13 @@ def test_a_study_over_http_ends_as_one_of_the_command_line(
     assert client.get("/v1/studies/s")["state"] == "finished", texts
     assert [event.name for event in events].count("trial_measured") == 2, texts
     assert str(small_model.parent) not in texts
+    phases = [event.data for event in events if event.name == "trial_phase" and event.data["trial"] == 0]
+    names = [phase["phase"] for phase in phases]
+    assert names[:2] == ["sent out", "starting the engine"]
+    assert names == sorted(names, key=list(PhaseName).index)
+    assert {"warming up", "replaying"} <= set(names)  # what comes last may be over before it is heard of
+    assert "importing" in [phase["stage"] for phase in phases]
+    assert all(phase["node"] for phase in phases)
     over_http = client.get("/v1/studies/s/front")
     printed = _json("front", "s", cwd=tmp_path)
     assert over_http | {"trace": None} == printed | {"trace": None}

@@ -51,7 +51,7 @@ _PAGES: tuple[tuple[str, int, Callable[[FrontView], str], tuple[int, int]], ...]
 _REPORTS = (("report", SMALL), ("report-300", LARGE))
 _MLFLOW = (("study-run", SMALL), ("study-run-300", LARGE), ("runs-front-300", LARGE))
 _TERMINAL = "live"
-_OF = {name: trials for name, trials, *_ in (*_PAGES, *_REPORTS, *_MLFLOW)}
+_OF = {page[0]: page[1] for page in _PAGES} | dict(_REPORTS) | dict(_MLFLOW)
 """Which study each is of."""
 
 

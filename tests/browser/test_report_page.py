@@ -1,9 +1,11 @@
 """The report, as a browser shows it: on a wide screen, on a phone, in the dark, printed, without scripts."""
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.studies import small_study
+from tests.browser.studies import LARGE, large_study, small_study
 from tuner.report.write import report
 
 
@@ -79,3 +81,21 @@ def test_the_config_is_selected_whole_by_one_click(page: Page, address: str) -> 
     selected = page.evaluate("getSelection().toString()")
     assert selected.startswith("# SIMULATED")
     assert "max-num-seqs: 16" in selected
+
+
+def test_of_300_trials_it_draws_all_names_few_and_folds_the_rest_of_the_front(
+    page: Page, tmp_path: Path
+) -> None:
+    large_study(tmp_path)
+    report("kettle", tmp_path, tmp_path / "report.html")
+    page.goto((tmp_path / "report.html").as_uri())
+    front = page.locator("svg.chart").last
+    # A failed trial, every tenth, has no numbers.
+    assert front.locator(".mark").count() == LARGE - LARGE // 10
+    assert front.locator("text.label").count() <= 6
+    more = page.get_by_text("configs of the front", exact=False).first
+    rows = page.locator("details tbody tr")
+    assert not rows.last.is_visible()
+    more.click()
+    assert rows.last.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1800

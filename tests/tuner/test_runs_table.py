@@ -45,7 +45,7 @@ def test_columns_are_the_objectives_and_what_the_space_varies_each_with_a_width(
         "params.`speculation.depth`",
     ]
     assert {"tags.`on_front`", "tags.`cause`"} < set(trials.state["selectedColumns"])  # type: ignore[arg-type]
-    assert front.state["columnOrder"] == ["attributes.`Run Name`", *front.state["selectedColumns"]]  # type: ignore[misc]
+    assert front.state["columnOrder"] == ["attributes.`Run Name`", *front.state["selectedColumns"]]
     assert set(front.state["columnWidths"]) == set(front.state["columnOrder"])  # type: ignore[arg-type]
 
 

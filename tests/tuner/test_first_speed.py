@@ -57,7 +57,7 @@ def test_of_two_that_differ_in_a_number_the_one_nearer_by_ratio_counts(seqs: int
 
 
 def test_a_config_that_is_measured_again_begins_at_its_own_capacity() -> None:
-    speculation: Json = {"method": "ngram", "num_speculative_tokens": 3}
+    speculation: dict[str, Json] = {"method": "ngram", "num_speculative_tokens": 3}
     trials = [
         trial(1.0, quantization="fp8"),
         trial(4.0, quantization="fp8", speculative_config=speculation),

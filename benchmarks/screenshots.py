@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 from rich.console import Console
 
 from tests.browser.chromium import arguments, found
@@ -37,6 +37,8 @@ _LIVE, _SHOWN_AT = 24, 18
 """Trials of the search that is shown alive, and how many have ended then."""
 _PATIENCE_MS = 600_000
 """A study of 300 trials is a long page where cores are few."""
+_ASSISTANT_MS = 15_000
+"""By then MLflow's assistant has opened, or it never does."""
 _COLOURS = 128
 """Of a picture: pages have few, and the file is a third."""
 _TUNER = "from tuner.cli import main; main()"
@@ -121,12 +123,14 @@ def _mlflow_pages(
 
 
 def _without_assistant(page: Page) -> None:
-    """MLflow's assistant stands open at the right of its pages."""
+    """MLflow's assistant opens by itself at the right of its pages, somewhat later than they do."""
     heading = page.get_by_text("MLflow Assistant", exact=True)
-    if heading.count():
-        close = heading.locator("xpath=ancestor::div[.//button][1]").get_by_role("button").last
-        close.click()
-        heading.wait_for(state="hidden")
+    try:
+        heading.wait_for(timeout=_ASSISTANT_MS)
+    except TimeoutError:
+        return
+    heading.locator("xpath=ancestor::div[.//button][1]").get_by_role("button").last.click()
+    heading.wait_for(state="hidden")
 
 
 def _live(out: Path) -> None:

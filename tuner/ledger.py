@@ -384,7 +384,9 @@ class Ledger:
                 # Some MB each, and of use once it is over; while it runs, MLflow charts `best/…` itself.
                 client.log_text(runs.study, history_html(view), "history.html")
                 client.log_text(runs.study, parallel_html(view), "parallel.html")
-                client.set_terminated(runs.study, status=standing)
+                # When its last trial ended, though it may be written later.
+                ended = max((trial.finished for trial in view.trials), default=view.study.created)
+                client.set_terminated(runs.study, status=standing, end_time=_milliseconds(ended))
             runs.standing = standing
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -393,6 +394,17 @@ def test_a_search_that_ended_by_itself_is_not_called_killed_by_who_comes_later(d
     desk.sync(standing="FINISHED")
     desk.sync(desk.new_ledger(), "KILLED")
     assert desk.study_run().info.status == "FINISHED"
+
+
+def test_a_studys_run_ends_when_its_last_trial_did_whenever_it_is_written(desk: Desk) -> None:
+    outcome = stories.measured()
+    long_after = stories.MORNING + timedelta(hours=1)
+    # The lower number was the last to end.
+    write_outcome(desk.folder, dataclasses.replace(stories.stored(outcome, 1), finished=long_after), outcome)
+    desk.store(2, outcome)
+    desk.sync(standing="FINISHED")
+    info = desk.study_run().info
+    assert info.end_time - info.start_time == 3_600_000
 
 
 def test_a_database_that_is_locked_is_caught_up_with(tmp_path: Path, new_mlflow: NewMlflow) -> None:

@@ -407,6 +407,8 @@ class _Driver:
         while self.again:
             put = self._put_again(self.again[0], look)
             if put is None:
+                # All that is left may be nodes that begin with the control.
+                yield from self._controls(look)
                 if not self.flying:
                     raise self._nowhere(self.again[0], look)
                 return
@@ -422,12 +424,8 @@ class _Driver:
         while self._left > 0:
             look = self._look()
             yield from self._news(look)
-            idle = next(filter(self.places.idle, look.due), None)
-            if idle is not None:
-                control = self._again(self.trials[CONTROL])
-                control.is_nodes = True
-                # Alone on its node: whatever runs beside it would be measured too.
-                yield self._launch(control, idle, 1.0)
+            if any(map(self.places.idle, look.due)):
+                yield from self._controls(look)
                 continue
             flight = self.held or self._next_flight(look)
             if flight is None:
@@ -440,6 +438,15 @@ class _Driver:
                 return
             self.held = None
             yield self._launch(flight, *put)
+
+    def _controls(self, look: Look) -> Iterator[Started]:
+        """The control on a node where it is due next, if one is idle and the total leaves it."""
+        idle = next(filter(self.places.idle, look.due), None) if self._left > 0 else None
+        if idle is not None:
+            control = self._again(self.trials[CONTROL])
+            control.is_nodes = True
+            # Alone on its node: whatever runs beside it would be measured too.
+            yield self._launch(control, idle, 1.0)
 
     @property
     def _out(self) -> tuple[_Flight, ...]:

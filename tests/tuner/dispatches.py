@@ -84,7 +84,7 @@ class FakeCluster(FakeDispatch):
     """Nodes by name, each with room for so many orders at once.
 
     Attributes:
-        rooms: may be changed meanwhile: a node that is taken out is gone.
+        rooms: may be changed meanwhile: a node that is taken out is gone, one that is put in has come.
         most_on: most orders that were under way at once on each node.
     """
 
@@ -109,7 +109,7 @@ class FakeCluster(FakeDispatch):
         assert order.node in self.rooms
         super().submit(order)
         there = sum(waiting.node == order.node for waiting in self.waiting)
-        self.most_on[order.node] = max(self.most_on[order.node], there)
+        self.most_on[order.node] = max(self.most_on.get(order.node, 0), there)
 
     def next(self, timeout_s: float | None = None) -> tuple[int, Outcome] | None:
         order = self.waiting[0]

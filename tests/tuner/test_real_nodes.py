@@ -256,6 +256,8 @@ def _two_nodes_die(told: _Story) -> None:
     first = nodes.held(5, (alive, "c"))
     second = nodes.held(6, (alive, "c"))
     nodes.kill(first)
+    # Or a new trial would be sent to the one node left before the loss is known, and be held there.
+    _until(lambda: "trial 5 is run again" in nodes.log(), "loss of trial 5's node", nodes.log)
     nodes.let(6)
     assert nodes.held(5, (second,)) == second
     nodes.kill(second)

@@ -220,6 +220,24 @@ def test_a_node_that_dies_in_its_control_is_not_waited_for_and_nothing_blames_th
     assert len(trials) == 12
 
 
+def test_a_trial_whose_node_was_the_last_waits_for_the_control_of_one_that_came(desk: Desk) -> None:
+    def answer(order: Order) -> Outcome:
+        if order.number == 2 and order.node == "a":
+            cluster.rooms.clear()
+            cluster.rooms["b"] = 1
+            return stories.failed(Cause.LOST_NODE, "a died")
+        return steady(order)
+
+    cluster = FakeCluster(answer, {"a": 1})
+    list(desk.events(12, cluster))
+    trials = read_trials(desk.folder)
+    sent = [order.number for order in cluster.submitted if order.node == "b"]
+    assert trials[sent[0]].is_control
+    assert sent[1] == 2
+    assert (trials[2].state, trials[2].ran.node) == (State.MEASURED, "b")
+    assert len(trials) == 12
+
+
 def test_where_no_node_is_left_the_search_ends_with_why_and_can_go_on(desk: Desk) -> None:
     def answer(order: Order) -> Outcome:
         if order.number == 2:

@@ -111,9 +111,8 @@ def _mlflow_pages(
                 # Attached: on a narrow screen it lies further down.
                 seen.get_by_text("Best by capacity").first.wait_for(state="attached")
                 _without_assistant(seen)
-                more = seen.get_by_text("Show more", exact=True)
-                if more.count():
-                    more.first.click()
+                seen.get_by_text("Show more", exact=True).first.click()
+                seen.get_by_text("Show less", exact=True).first.wait_for()
                 _kept(seen, out / f"{name}.png")
     if "runs-front-300" in only:
         with _shown(browser, pages(LARGE)[f"front of {_name(LARGE)}"], (1500, 900)) as seen:
@@ -124,13 +123,12 @@ def _mlflow_pages(
 
 def _without_assistant(page: Page) -> None:
     """MLflow's assistant opens by itself at the right of its pages, somewhat later than they do."""
-    heading = page.get_by_text("MLflow Assistant", exact=True)
+    close = page.locator('[data-component-id="mlflow.assistant.chat_panel.close"]')
     try:
-        heading.wait_for(timeout=_ASSISTANT_MS)
+        close.click(timeout=_ASSISTANT_MS)
     except TimeoutError:
         return
-    heading.locator("xpath=ancestor::div[.//button][1]").get_by_role("button").last.click()
-    heading.wait_for(state="hidden")
+    close.wait_for(state="hidden")
 
 
 def _live(out: Path) -> None:

@@ -1,7 +1,8 @@
 """A study told in Markdown: how far and how good, what was searched on what traffic, the front, the control,
 what failed and why, what to do next. MLflow shows it under the study's name."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from cluster.traffic.workload import Sessions
 from objectives.metrics import METRICS
@@ -158,10 +159,13 @@ def _front(view: FrontView) -> list[str]:
         return ["No trial that was measured has passed the check of quality.", *_quality(view)]
     if not view.front:
         return ["No trial has been measured yet."]
-    parts = [_table(view, view.best_first)]
-    if view.alike:
-        pairs = ", ".join(f"{first} and {second}" for first, second in view.alike[:ROWS])
-        more = "" if len(view.alike) <= ROWS else f" and {len(view.alike) - ROWS} more pairs"
+    crowds = _crowds(view)
+    alike = {trial.number: count for trial, count in crowds}
+    parts = [_table(view, [trial for trial, _ in crowds], alike)]
+    rivals = [pair for pair in view.alike if alike.keys() >= set(pair)]
+    if rivals:
+        pairs = ", ".join(f"{first} and {second}" for first, second in rivals[:ROWS])
+        more = "" if len(rivals) <= ROWS else f" and {len(rivals) - ROWS} more pairs"
         parts.append(f"Their intervals do not tell apart trials {pairs}{more}.")
     parts += _again(view)
     parts += _quality(view)
@@ -175,10 +179,26 @@ def _front(view: FrontView) -> list[str]:
             f"! In {_trials(list(doubts))} client and engine disagree, for example: "
             f"{_text(_cut(next(iter(doubts.values()))))}."
         )
+    if any(alike.values()):
+        parts.append("(+2) behind a trial: two more have these numbers.")
     parts.append(
         "In brackets: 95 % intervals. Artifact `front.html` draws the front, `front.json` has all of it."
     )
     return parts
+
+
+def _crowds(view: FrontView) -> list[tuple[StoredTrial, int]]:
+    """One trial of the front for each of its numbers as they are told, the best first, and how many more have
+    them. The one that is recommended stands for its own, else the best."""
+    groups: dict[tuple[str, ...], list[StoredTrial]] = {}
+    for trial in view.best_first:
+        told = tuple(cell.partition(" (")[0] for cell in _cells(view, trial))
+        groups.setdefault(told, []).append(trial)
+    best = view.recommended
+    return [
+        (best if best is not None and best in group else group[0], len(group) - 1)
+        for group in groups.values()
+    ]
 
 
 def _again(view: FrontView) -> list[str]:
@@ -186,7 +206,7 @@ def _again(view: FrontView) -> list[str]:
     fresh = [(promise.first.number, len(promise.fresh)) for promise in view.promises if promise.fresh]
     if not fresh:
         return []
-    told = ", ".join(f"{first} {times_text(times)}" for first, times in fresh[:ROWS])
+    told = ", ".join(f"{first} ({times_text(times)})" for first, times in fresh[:ROWS])
     more = "" if len(fresh) <= ROWS else f" and {len(fresh) - ROWS} more"
     return [
         f"Measured again after they were chosen: trial {told}{more}; their numbers are those of the fresh "
@@ -266,15 +286,23 @@ def _next(view: FrontView, flag: str) -> str:
     )
 
 
-def _table(view: FrontView, trials: Sequence[StoredTrial]) -> str:
+def _table(
+    view: FrontView, trials: Sequence[StoredTrial], alike: Mapping[int, int] = MappingProxyType({})
+) -> str:
     units = [METRICS[objective.metric].shown_unit for objective in view.goal.objectives]
     heads = [f"{name} ({unit})" for name, unit in zip(view.goal.names, units, strict=True)]
     rows = [
-        [f"{trial.number}{doubt_mark(trial)}", *_cells(view, trial), _told(view, trial)]
+        [f"{_number(trial, alike)}{doubt_mark(trial)}", *_cells(view, trial), _told(view, trial)]
         for trial in trials[:ROWS]
     ]
     table = _markdown(["trial", *heads, "config"], rows)
-    return table if len(trials) <= ROWS else f"{table}\n\n… and {len(trials) - ROWS} more."
+    left = sum(1 + alike.get(trial.number, 0) for trial in trials[ROWS:])
+    return f"{table}\n\n… and {left} more." if left else table
+
+
+def _number(trial: StoredTrial, alike: Mapping[int, int]) -> str:
+    more = alike.get(trial.number, 0)
+    return f"{trial.number} (+{more})" if more else str(trial.number)
 
 
 def _cells(view: FrontView, trial: StoredTrial) -> Iterable[str]:

@@ -98,6 +98,30 @@ def test_a_long_front_is_cut_with_the_number_of_the_rest() -> None:
     assert "… and 5 more." in story(view(_study(), trials))
 
 
+def test_trials_of_the_front_with_the_same_numbers_share_a_row_that_counts_them() -> None:
+    crowd = [stories.stored(stories.measured(2.0, 0.03), n) for n in range(1, 6)]
+    trials = [*crowd, stories.stored(stories.measured(1.0, 0.02), 6)]
+    told = story(view(_study(), trials, passed(trials)))
+    assert "| 1 (+4) | 2 (1.5 to 2.5) |" in told
+    assert "| 6 | 1 (0.5 to 1.5) |" in told
+    assert "\n| 2 |" not in told
+    assert "more." not in told
+
+
+def test_who_is_like_whom_is_told_of_rows_not_of_the_trials_that_share_one() -> None:
+    numbers = [(2.0, 0.03), (2.0, 0.03), (2.1, 0.031)]
+    trials = [stories.stored(stories.measured(*values), 1 + n) for n, values in enumerate(numbers)]
+    assert "Their intervals do not tell apart trials 1 and 3." in story(
+        view(_study(), trials, passed(trials))
+    )
+
+
+def test_what_a_long_front_leaves_out_counts_every_trial_of_its_rows() -> None:
+    values = [(1.0 + n, 0.01 * (1 + n)) for n in range(ROWS + 1)]
+    trials = [stories.stored(stories.measured(*values[n // 3]), 1 + n) for n in range(3 * len(values))]
+    assert "… and 3 more." in story(view(_study(), trials, passed(trials)))
+
+
 def test_a_note_with_full_tables_fits_the_tag_that_keeps_it() -> None:
     space = load_space("spaces/8b.yaml")
     config = max(space.covering(), key=lambda config: len(config.values)).values

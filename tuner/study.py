@@ -440,13 +440,13 @@ class _Driver:
             yield self._launch(flight, *put)
 
     def _controls(self, look: Look) -> Iterator[Started]:
-        """The control on a node where it is due next, if one is idle and the total leaves it."""
-        idle = next(filter(self.places.idle, look.due), None) if self._left > 0 else None
-        if idle is not None:
+        """The control on every idle node where it is due next, as far as the total leaves it."""
+        while self._left > 0 and (idle := next(filter(self.places.idle, look.due), None)) is not None:
             control = self._again(self.trials[CONTROL])
             control.is_nodes = True
             # Alone on its node: whatever runs beside it would be measured too.
             yield self._launch(control, idle, 1.0)
+            look = self._look()
 
     @property
     def _out(self) -> tuple[_Flight, ...]:

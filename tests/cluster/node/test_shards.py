@@ -304,7 +304,8 @@ def test_a_process_that_is_killed_makes_the_replay_void_and_the_others_end() -> 
 
 
 PARENT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 from cluster.node.shards import ready
 from tests.cluster.node.fake_server import prompt
 with ready([prompt(0), prompt(1)], processes=2, base_url="http://127.0.0.1:1", model="m",

@@ -73,3 +73,18 @@ def test_the_page_that_tuner_ui_names_tells_the_study_and_draws_it(page: Page, s
         page.get_by_text(name, exact=True).first.click()
         drawn = page.frame_locator("iframe").locator(".main-svg")
         expect(drawn.first).to_be_visible(timeout=PATIENCE_MS)
+
+
+def test_the_view_of_the_front_has_its_trials_alone_with_the_objectives_as_columns(
+    page: Page, study_page: str
+) -> None:
+    page.goto(study_page)
+    with page.context.expect_page() as opened:  # MLflow opens a description's links beside its page
+        page.get_by_role("link", name="the front", exact=True).first.click()
+    table = opened.value
+    expect(table.get_by_text("front of tea").first).to_be_visible(timeout=PATIENCE_MS)
+    for name in ("capacity_rps", "tpot_p95_ms"):
+        expect(table.get_by_role("columnheader", name=name).first).to_be_visible(timeout=PATIENCE_MS)
+    trials = table.get_by_role("link", name=re.compile(r"^trial \d"))
+    # The best first; the control, what is dominated and what failed are on no front.
+    expect(trials).to_have_text([re.compile("^trial 2 "), re.compile("^trial 1 ")], timeout=PATIENCE_MS)

@@ -207,7 +207,7 @@ def test_a_repeat_is_a_run_of_its_own_and_the_study_names_what_is_recommended(de
     assert desk.study_run().data.tags["front"] == "2"
     note = desk.study_run().data.tags["mlflow.note.content"]
     assert "Best by goodput: trial 1, 7 " in note
-    assert "Measured again after they were chosen: trial 1 once; " in note
+    assert "Measured again after they were chosen: trial 1 (once); " in note
 
 
 def test_syncing_again_from_another_process_changes_nothing(desk: Desk) -> None:

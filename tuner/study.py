@@ -461,7 +461,8 @@ class _Driver:
     def _look(self) -> Look:
         measuring = [flight.node for flight in self._out if flight.is_nodes]
         control = self.plan.order(CONTROL, None)
-        return self.places.look(control, self.trials, left=self._left, measuring=measuring)
+        left = self._left + len(self.again)
+        return self.places.look(control, self.trials, left=left, measuring=measuring)
 
     def _news(self, look: Look) -> Iterator[Noted]:
         """Why nodes are not used, each reason once."""

@@ -484,7 +484,7 @@ class _Driver:
                 f"no node is left for trial {order.number}: {why}; what was measured is kept, and --resume "
                 "goes on once there is a node; to measure on others give the search another --study"
             )
-        if self.trials and not self.dispatch.nodes(self.plan.order(CONTROL, None)):
+        if self.trials and not self.dispatch.capacity(self.plan.order(CONTROL, None)):
             return StudyError(
                 f"no node is left for trial {order.number}: those that it could run on are gone; what was "
                 "measured is kept, and --resume goes on once there is a node"

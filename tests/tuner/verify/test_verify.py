@@ -134,7 +134,7 @@ def test_stopped_in_the_middle_it_goes_on_and_measures_nothing_twice(
 def test_a_machine_at_fault_breaks_no_promise(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def lost(order: Order, engine: object, folder: Path) -> Failed:
+    def lost(order: Order, engine: object, folder: Path, phases: object = None) -> Failed:
         return Failed(cause=Cause.CLIENT_LATE, reason="too busy")
 
     monkeypatch.setattr(in_process, "run_trial", lost)

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from objectives.front import hypervolume, non_dominated
 from objectives.goal import Goal
 from objectives.metrics import METRICS
+from tuner.mistakes import Mistake
 from tuner.records import State, StoredTrial, read_study, read_trials
 
 Array = NDArray[np.float64]
@@ -52,11 +53,18 @@ def main() -> None:
     report.add_argument("studies", nargs="+", type=Path)
     report.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    if asked.command == "run":
-        make_studies(asked.space, asked.speed, asked.trials, asked.seeds, asked.runs)
-    else:
-        told = compared([Study.read(folder) for folder in asked.studies])
-        print(json.dumps(told, indent=2) if asked.json else table(told))
+    try:
+        if asked.command == "run":
+            make_studies(asked.space, asked.speed, asked.trials, asked.seeds, asked.runs)
+        else:
+            told = compared([Study.read(folder) for folder in asked.studies])
+            print(json.dumps(told, indent=2) if asked.json else table(told))
+    except (Mistake, ValueError) as error:
+        raise SystemExit(f"error: {error}") from None
+    except subprocess.CalledProcessError as error:  # it has said why
+        raise SystemExit(error.returncode) from None
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; the same command goes on") from None
 
 
 def make_studies(space: str, speed: float, trials: int, seeds: int, runs: Path) -> None:
@@ -145,6 +153,8 @@ def compared(studies: Sequence[Study]) -> Compared:
     if len({study.goal.names for study in studies}) != 1:
         raise ValueError("the studies have different objectives")
     means = pooled(studies)
+    if not means:
+        raise ValueError("none of these studies has measured anything")
     worths = np.array(list(means.values()))
     front = worths[non_dominated(worths)]
     best, worst = front.min(axis=0), front.max(axis=0)
@@ -214,19 +224,19 @@ def table(told: Compared) -> str:
         "| sampler | seed | " + " | ".join(head) + " |",
         "| --- | --- |" + " --- |" * len(head),
     ]
-    for row in sorted(rows, key=lambda row: (SAMPLERS.index(row["sampler"]), row["seed"])):
+    samplers = sorted({row["sampler"] for row in rows}, key=lambda name: (*SAMPLERS, name).index(name))
+    for row in sorted(rows, key=lambda row: (samplers.index(row["sampler"]), row["seed"])):
         shares = [f"{row['share'][count]:.2f}" if count in row["share"] else "" for count in counts]
         last = row["best"][max(row["best"])]
         cells = [*shares, f"{last:.2f}", f"{row['failed']}", f"{row['control']:.2f}"]
         lines.append(
             f"| {row['sampler']} | {row['seed']} | {' | '.join(cells)} | {row['control_share']:.2f} |"
         )
-    for sampler in SAMPLERS:
+    for sampler in samplers:
         of_it = [row for row in rows if row["sampler"] == sampler]
-        if of_it:
-            shares = [[row["share"][count] for row in of_it if count in row["share"]] for count in counts]
-            medians = [f"{statistics.median(some):.2f}" if some else "" for some in shares]
-            lines.append(f"| **{sampler}** | median | {' | '.join(medians)} | | | | |")
+        shares = [[row["share"][count] for row in of_it if count in row["share"]] for count in counts]
+        medians = [f"{statistics.median(some):.2f}" if some else "" for some in shares]
+        lines.append(f"| **{sampler}** | median | {' | '.join(medians)} | | | | |")
     return "\n".join(lines)
 
 

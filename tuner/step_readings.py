@@ -26,7 +26,7 @@ from search_spaces.values import Json
 from tuner.records import REQUESTS, RecordError, State, StoredTrial, StudyFile, step_files, trial_folder
 from tuner.series import read_records
 
-_READ_BACK = (
+READ_BACK = (
     "dtype",
     "kv_cache_dtype",
     "max_model_len",
@@ -137,7 +137,7 @@ def _steps_of(folder: Path, study: StudyFile, trial: StoredTrial, reader: Reader
 
 
 def _settings(trial: StoredTrial) -> Settings:
-    read_back = {name: value for name in _READ_BACK if (value := trial.ran.effective.get(name)) is not None}
+    read_back = {name: value for name in READ_BACK if (value := trial.ran.effective.get(name)) is not None}
     return Settings(
         model=trial.model, arguments={**trial.arguments, **read_back}, environment=trial.environment
     )

@@ -25,22 +25,12 @@ from tuner.records import (
     trial_folder,
 )
 from tuner.series import read_records, read_samples
-from tuner.step_readings import TrialSteps, read_steps
+from tuner.step_readings import READ_BACK, TrialSteps, read_steps
 
 LEAST_CONFIGS = 7
 """Five to calibrate on, and two to be wrong about."""
 
-_READ_BACK = (
-    "dtype",
-    "kv_cache_dtype",
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "tensor_parallel_size",
-    "block_size",
-)
+_READ_BACK = (*READ_BACK, "enable_chunked_prefill", "block_size")
 """Settings that are played as the engine reported them, its defaults among them."""
 
 

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -88,3 +89,37 @@ def test_afterwards_signals_are_as_they_were() -> None:
     with pytest.raises(KeyboardInterrupt), stops_in_order():
         os.kill(os.getpid(), signal.SIGTERM)
     assert [signal.getsignal(number) for number in STOPS] == before
+
+
+class Finalized:
+    """Something that a stop meets while it is being finalized, where Python drops what is raised."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_stop_that_meets_a_finalizer_is_not_dropped(capfd: pytest.CaptureFixture[str]) -> None:
+    reached = threading.Event()
+    with pytest.raises(KeyboardInterrupt), stops_in_order():
+        Finalized()
+        reached.set()  # dropped, as Python does
+        threading.Event().wait(30)
+    assert reached.is_set()
+    err = capfd.readouterr().err
+    assert err.count("stopping: ") == 1
+    assert "Exception ignored" not in err
+    assert "quitting" not in err
+
+
+def test_what_else_is_dropped_is_told_of_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_type))
+
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError
+
+    with stops_in_order():
+        Broken()
+    Broken()
+    assert told == [ValueError, ValueError]

@@ -19,7 +19,7 @@ from tuner.service.client import Client, StreamedEvent, Unreachable
 from tuner.service.job_files import ServiceFiles, read_json
 from tuner.service.serve import ServeRequest, serve
 
-TRIALS = 20
+TRIALS = 60
 _TUNER = "from tuner.cli import main; main()"
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -48,15 +49,20 @@ class Categorical:
     argument: str | None = None
     environment: str | None = None
     help: str | None = None
+    values: tuple[Scalar, ...] = field(init=False, repr=False, compare=False)
+    """What a config may hold: the names of named choices, the scalars themselves otherwise."""
+    _named: Mapping[Scalar, Choice] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Kept, since a search asks for them some thousand times a proposal.
+        named = {choice.name: choice for choice in self.choices if isinstance(choice, Choice)}
+        values = tuple(choice.name if isinstance(choice, Choice) else choice for choice in self.choices)
+        object.__setattr__(self, "_named", named)
+        object.__setattr__(self, "values", values)
 
     @property
     def named(self) -> bool:
         return isinstance(self.choices[0], Choice)
-
-    @property
-    def values(self) -> tuple[Scalar, ...]:
-        """What a config may hold: the names of named choices, the scalars themselves otherwise."""
-        return tuple(choice.name if isinstance(choice, Choice) else choice for choice in self.choices)
 
     @property
     def size(self) -> int:
@@ -69,7 +75,7 @@ class Categorical:
 
     def choice(self, value: Scalar) -> Choice | None:
         """The named choice of that name; None for a scalar."""
-        return next((c for c in self.choices if isinstance(c, Choice) and c.name == value), None)
+        return self._named.get(value)
 
     def check(self, value: Scalar) -> Scalar:
         """The value as the space writes it. Raises ValueError, saying what is allowed."""
@@ -231,5 +237,6 @@ def every(parameters: tuple[Parameter, ...]) -> Iterator[Parameter]:
                     yield from every(choice.parameters)
 
 
+@lru_cache(maxsize=4096)
 def _decimal(value: float) -> Decimal:
     return Decimal(repr(value))

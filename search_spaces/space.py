@@ -48,12 +48,14 @@ class Config:
     """One point of a space: the active parameters' values by path, in tree order. Hashable, pickles."""
 
     values: Mapping[str, Scalar]
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
+        object.__setattr__(self, "_hash", hash(frozenset(self.values.items())))
 
     def __hash__(self) -> int:
-        return hash(frozenset(self.values.items()))
+        return self._hash
 
     def __reduce__(self) -> tuple[type["Config"], tuple[dict[str, Scalar]]]:
         return Config, (dict(self.values),)  # a mapping proxy does not pickle

@@ -100,10 +100,14 @@ class Finalized:
 
 def test_a_stop_that_meets_a_finalizer_is_not_dropped(capfd: pytest.CaptureFixture[str]) -> None:
     reached = threading.Event()
-    with pytest.raises(KeyboardInterrupt), stops_in_order():
+
+    def work() -> None:
         Finalized()
         reached.set()  # dropped, as Python does
         threading.Event().wait(30)
+
+    with pytest.raises(KeyboardInterrupt), stops_in_order():
+        work()
     assert reached.is_set()
     err = capfd.readouterr().err
     assert err.count("stopping: ") == 1

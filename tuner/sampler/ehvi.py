@@ -9,6 +9,7 @@ work out again, and with the same trials it proposes the same.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 
 import numpy as np
 from optuna.distributions import BaseDistribution
@@ -50,6 +51,8 @@ _SEEN = 200
 """Measured configs that the models are made of at most."""
 _WARM = 6
 """Trials among which each has a choice that none before it had."""
+_CHECKED = 20_000
+"""Configs of which it is remembered whether they are valid."""
 _CLIMBS, _SPREAD, _CLIMB = 3, 16, 400
 """The same for what is predicted to be good, once a study."""
 
@@ -62,6 +65,8 @@ class EhviSampler(BaseSampler):
         self._guidance, self._seed = guidance, seed
         self._distributions = {p.key: distribution(p) for p in every(space.parameters)}
         self._encoding = Encoding(space)
+        # Rounds of one proposal, and of the next, come by many a config again.
+        self._valid = lru_cache(_CHECKED)(lambda config: not space.faults(config))
         self._oracle = Oracle(goal, space, self._encoding, guidance.predict)
         self._base: tuple[Slate, Slate] | None = None
         self._spread: Slate | None = None
@@ -158,9 +163,7 @@ class EhviSampler(BaseSampler):
 
     def _near(self, configs: Iterable[Config], rng: np.random.Generator, most: int = _ROUND) -> list[Config]:
         """Neighbours of these, some by chance where there are too many."""
-        near = list(dict.fromkeys(n for config in configs for n in neighbours(self._space, config, rng)))
-        kept = rng.permutation(len(near))[:most]
-        return [near[place] for place in np.sort(kept)]
+        return neighbours(self._space, configs, rng, self._valid, most)
 
     def _untried(self, known: Lessons) -> Callable[[Config], bool]:
         return lambda config: config not in known.taken

@@ -3,6 +3,8 @@ predictions claim that each parameter does: the same config's with the parameter
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +12,9 @@ from numpy.typing import NDArray
 from objectives.front import non_dominated
 from objectives.goal import Goal
 from search_spaces.parameters import Parameter, active
+from search_spaces.points import walked
 from search_spaces.space import Config, Space
+from search_spaces.values import Scalar
 from tuner.sampler.encoding import Encoding
 from tuner.sampler.guidance import Predict
 
@@ -27,6 +31,8 @@ _WEIGHED = 200
 """Configs that tell how much a parameter claims."""
 _NEAR_ZERO = 0.03
 """A prediction counts as at least this share of the largest, where claims are weighed."""
+_KEPT = 50_000
+"""Configs whose predictions are kept at most: a proposal looks at one or two thousand, most of them once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ class Slate:
 
 
 class Oracle:
-    """Makes slates. Asks the prediction of each config once."""
+    """Makes slates. Asks the prediction of a config once, but for those not asked for in a long while."""
 
     def __init__(self, goal: Goal, space: Space, encoding: Encoding, predict: Predict | None) -> None:
         self._goal, self._space, self._encoding, self._predict = goal, space, encoding, predict
@@ -140,6 +146,7 @@ class Oracle:
 
     def _reset(self, configs: Sequence[Config]) -> list[tuple[Config, ...]]:
         """For each parameter that claims something, these configs with it at its first choice."""
+        _shorten(self._without)
         for config in configs:
             if config not in self._without:
                 self._without[config] = tuple(self._first(config, parameter) for parameter in self._claiming)
@@ -149,11 +156,11 @@ class Oracle:
         """The config with this parameter, and what hangs below it, at the first choice or lowest number.
         Whether a constraint forbids it does not matter: it is only looked at."""
         held = {parameter.key: value for parameter, value in active(self._space.parameters, config.values)}
-        return self._space.walk(
-            lambda asked: (
-                asked.corners[0] if asked.key == reset.key else held.get(asked.key, asked.corners[0])
-            )
-        )
+
+        def held_or_first(asked: Parameter) -> Scalar:
+            return asked.corners[0] if asked.key == reset.key else held.get(asked.key, asked.corners[0])
+
+        return Config(walked(self._space.parameters, held_or_first))
 
     def _table(self, configs: Sequence[Config]) -> Array:
         """(n, names) what was predicted of each."""
@@ -175,6 +182,7 @@ class Oracle:
         return slate.take(places[np.unique(spread)])
 
     def _ask(self, configs: Sequence[Config]) -> None:
+        _shorten(self._rows)
         new = [] if self._predict is None else [c for c in dict.fromkeys(configs) if c not in self._rows]
         if not new or self._predict is None:
             return
@@ -193,3 +201,10 @@ class Oracle:
 
 def _losses(direction: str, values: Array) -> Array:
     return -values if direction == "maximise" else values
+
+
+def _shorten(kept: dict[Config, Any]) -> None:
+    """Forget the older half where there are too many; what was forgotten can be worked out again."""
+    if len(kept) > _KEPT:
+        for config in list(islice(kept, len(kept) // 2)):
+            del kept[config]

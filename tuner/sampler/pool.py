@@ -1,7 +1,7 @@
 """Valid configs to choose from: drawn from the space, and neighbours of those that look good."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -31,16 +31,36 @@ def drawn(space: Space, rng: np.random.Generator, count: int) -> list[Config]:
     return list(found)
 
 
-def neighbours(space: Space, config: Config, rng: np.random.Generator) -> Iterator[Config]:
-    """Valid configs that differ from this one in one parameter, what hangs below a choice aside.
+def neighbours(
+    space: Space,
+    configs: Iterable[Config],
+    rng: np.random.Generator,
+    valid: Callable[[Config], bool],
+    most: int,
+) -> list[Config]:
+    """Different valid configs, each of which differs from one of these in one parameter, what hangs below a
+    choice aside; some by chance where there are more than so many.
 
     Every other choice is tried; a number one step to each side, and further to each side by chance.
+
+    Args:
+        valid: whether nothing in the space stands against a config.
     """
-    for parameter, value in active(space.parameters, config.values):
-        for other in _others(parameter, value, rng):
-            moved = space.walk(_changed(config, parameter, other, rng))
-            if moved != config and not space.faults(moved):
-                yield moved
+    moves = [
+        (config, parameter, other)
+        for config in configs
+        for parameter, value in active(space.parameters, config.values)
+        for other in _others(parameter, value, rng)
+    ]
+    found: dict[Config, int] = {}
+    for place in rng.permutation(len(moves)).tolist():
+        if len(found) == most:
+            break
+        config, parameter, other = moves[place]
+        moved = space.walk(_changed(config, parameter, other, rng))
+        if moved != config and moved not in found and valid(moved):
+            found[moved] = place
+    return sorted(found, key=found.__getitem__)
 
 
 def _others(parameter: Parameter, value: Scalar, rng: np.random.Generator) -> Iterable[Scalar]:

@@ -26,7 +26,7 @@ from scipy.optimize import minimize
 
 Array = NDArray[np.float64]
 
-FITTED = 140
+FITTED = 110
 """Points that hyperparameters are fitted to at most; the posterior is of all."""
 REACH = 0.6
 """Length scale of every h_p, in the parameter's range: two choices, at distance 1, are nearly independent."""

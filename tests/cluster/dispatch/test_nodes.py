@@ -31,6 +31,10 @@ _ROOT = Path(__file__).resolve().parents[3]
 class _Story:
     scenes: list[dict[str, Any]]
     downloads: Counter[str]
+    sharing: list[list[str]]
+    """What became of trials that ran at once on node one, when all else was over."""
+    met: list[dict[str, Any]]
+    """What their engines were given."""
 
 
 def _environment(here: Path, name: str, url: str) -> dict[str, str]:
@@ -78,7 +82,18 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Story]:
         os.kill(started, signal.SIGKILL)
         out, errors = driver.communicate(timeout=240)
         assert driver.returncode == 0, errors
-        yield _Story([json.loads(line) for line in out.splitlines()], seen.downloads)
+        sharing = subprocess.run(
+            [sys.executable, "-m", "tests.cluster.dispatch.sharing_driver", f"127.0.0.1:{port}", here, "2"],
+            cwd=_ROOT,
+            env=one,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert sharing.returncode == 0, sharing.stderr
+        met = [json.loads(file.read_text()) for file in (here / "meeting").glob("*.json")]
+        scenes = [json.loads(line) for line in out.splitlines()]
+        yield _Story(scenes, seen.downloads, json.loads(sharing.stdout), met)
 
 
 def test_nodes_say_what_they_have(story: _Story) -> None:
@@ -146,3 +161,13 @@ def test_a_killed_node_loses_what_ran_and_what_waited_there_and_holds_no_gpus(st
 
 def test_what_is_cancelled_gives_its_gpus_back(story: _Story) -> None:
     assert story.scenes[8] == {"groups": 0}
+
+
+def test_engines_that_run_at_once_on_a_node_share_no_gpu_port_cache_nor_temporary_folder(
+    story: _Story,
+) -> None:
+    assert story.sharing == [["measured", "one", "warm"]] * 2
+    assert {one["CUDA_VISIBLE_DEVICES"] for one in story.met} == {"0", "1"}
+    for name in ("port", "name", "TMPDIR", "VLLM_CACHE_ROOT"):
+        assert len({one[name] for one in story.met}) == 2, name
+    assert not any(Path(one["TMPDIR"]).exists() for one in story.met)

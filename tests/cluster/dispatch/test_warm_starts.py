@@ -1,8 +1,6 @@
 """Trials on a Ray of our own, with a stand-in for vLLM: a launcher of the node starts their engines."""
 
-import json
 import os
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -10,18 +8,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cluster.dispatch import on_ray
 from cluster.dispatch.on_ray import OnRay
 from cluster.node.vllm_arguments import Checked
 from cluster.node.vllm_server import VllmEngine
-from cluster.order import Limits, Measured, Order
-from cluster.traffic.request import Request
-from cluster.traffic.trace import Trace
-from cluster.traffic.workload import Workload
-from objectives.slo import Slo
+from cluster.order import Measured, Order
 from search_spaces.values import Json
+from tests.cluster.dispatch import fake_vllm
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,29 +27,8 @@ pytestmark = [
 
 @pytest.fixture
 def order(tmp_path: Path) -> Order:
-    package = tmp_path / "path" / "vllm" / "entrypoints" / "openai"
-    package.mkdir(parents=True)
-    for folder in (package, *package.parents[:2]):
-        (folder / "__init__.py").touch()
-    standin = Path(__file__).parents[1] / "node" / "fake_vllm_server.py"
-    shutil.copy(standin, package / "api_server.py")
-    model = tmp_path / "model"
-    model.mkdir()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.save(str(model / "tokenizer.json"))
-    requests = tuple(Request(arrival_s=0.01 * at, input_length=10, output_length=4) for at in range(4))
-    return Order(
-        study="s",
-        number=0,
-        model=str(model),
-        arguments={},
-        environment={"PYTHONPATH": str(tmp_path / "path"), "FAKE_VLLM": json.dumps({"child": True})},
-        workload=Workload(trace=Trace(requests=requests), tokenizer=str(model)),
-        slo=Slo(),
-        limits=Limits(stop_s=2.0),
-    )
+    fake_vllm.install(tmp_path)
+    return fake_vllm.order(tmp_path, script={"child": True})
 
 
 def below() -> set[psutil.Process]:

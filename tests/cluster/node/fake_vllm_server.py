@@ -24,6 +24,7 @@ exit_warm: the same, where a launcher started it
 taken_once: a file; the first start finds the port taken and makes it
 stubborn: ignore SIGTERM
 child: start a process that outlives this one
+meet: write what this one was given into a `folder`, and go on once so many (`count`) have
 max_num_seqs: what /server_info tells
 resets: answers to /reset_prefix_cache in turn; the last one repeats
 completions: "answer", "hang", "stall" (after one token), "die" (SIGKILL to itself), "refuse" (HTTP 400),
@@ -142,6 +143,13 @@ def main() -> None:
         time.sleep(SCRIPT.get("say_every_s", 0.0))
     if SCRIPT.get("child"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    if meet := SCRIPT.get("meet"):
+        given = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "TMPDIR", "VLLM_CACHE_ROOT")}
+        said = Path(meet["folder"], f".{os.getpid()}")
+        said.write_text(json.dumps(given | {"port": asked.port, "name": asked.served_model_name}))
+        said.rename(said.with_name(f"{os.getpid()}.json"))
+        while len(list(Path(meet["folder"]).glob("[0-9]*.json"))) < meet["count"]:
+            time.sleep(0.05)
     if SCRIPT.get("hang"):
         time.sleep(600)
     if "exit_warm" in SCRIPT and "launcher" in Path("/proc/self/cmdline").read_text():

@@ -37,9 +37,11 @@ def asked(small_model: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
 
 
 def _core(server: int) -> psutil.Process:
-    """The engine core below an API server, by the title that vLLM gives it."""
-    (found,) = (one for one in psutil.Process(server).children() if "EngineCore" in "".join(one.cmdline()))
-    return found
+    """The engine core below an API server; what computes is below it."""
+    below = psutil.Process(server).children()
+    (core,) = (one for one in below if "spawn_main" in " ".join(one.cmdline()))
+    assert core.children()
+    return core
 
 
 def _played(

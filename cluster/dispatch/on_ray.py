@@ -37,6 +37,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 import cluster
 import objectives
 import search_spaces
+from cluster.dispatch import stop_signals
 from cluster.dispatch.address import check_listens
 from cluster.dispatch.dispatch import DispatchError, Inventory, Tell
 from cluster.dispatch.phase_board import PhaseBoard
@@ -246,10 +247,11 @@ class OnRay:
         ray._private.worker._worker_logs_enabled = False
         self._open = True
         try:
-            if address is None:
-                self._start()
-            else:
-                self._join(address)
+            with stop_signals.kept():
+                if address is None:
+                    self._start()
+                else:
+                    self._join(address)
         except Exception as error:
             self.close()
             # A daemon that does not come up in time is a bare Exception of Ray's.

@@ -19,19 +19,14 @@ from cluster.node.guarded import RECORD_NAME
 from cluster.node.run import run_trial
 from cluster.node.vllm_server import VllmEngine
 from cluster.order import Cause, Failed, Limits, Order
-from cluster.traffic.request import Request
-from cluster.traffic.trace import Trace
 from tests.real.conftest import PYTESTS_OWN
-from tests.real.test_vllm_server import order, record_in, wait_until
+from tests.real.test_vllm_server import LONG, order, record_in, wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
-
-LONG = Trace(requests=tuple(Request(arrival_s=0.0, input_length=100, output_length=800) for _ in range(4)))
 
 
 @pytest.fixture
 def asked(small_model: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
-    """Answers that take long enough to be broken off."""
     monkeypatch.delenv(PYTESTS_OWN)
     return order(small_model, {}, LONG)
 

@@ -38,6 +38,8 @@ pytestmark = pytest.mark.real
 
 REPETITIVE = "one two three four five six seven eight nine ten " * 12
 LIMITS = Limits(stuck_s=60.0, stop_s=20.0)
+LONG = Trace(requests=tuple(Request(arrival_s=0.0, input_length=100, output_length=800) for _ in range(4)))
+"""Answers that take long enough to be broken off."""
 SHARED = Trace(
     requests=(
         # The same 200 tokens each time, of which one whole block (128 on this engine) can be found again.
@@ -229,10 +231,7 @@ def test_an_api_server_killed_in_mid_replay_fails_the_trial_and_leaves_nothing(
     """Keep this the last of the tests on the shared engine."""
     record = record_in(folder)
     pids = len(record.ours)
-    long = Trace(
-        requests=tuple(Request(arrival_s=0.0, input_length=100, output_length=800) for _ in range(4))
-    )
-    workload = order(small_model, {}, long).workload
+    workload = order(small_model, {}, LONG).workload
     killer = threading.Timer(2.0, os.kill, (record.command_pid, signal.SIGKILL))
     killer.start()
     with pytest.raises(EngineFailure) as caught:

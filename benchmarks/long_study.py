@@ -1,14 +1,16 @@
 """What the driver of a long study does for one more trial, and how long that takes.
 
     python -m benchmarks.long_study [--space benchmarks/spaces/wide.yaml] [--sampler ehvi] [--trials 5000]
-                                    [--more 4] [--parts]
+                                    [--more 4] [--predicted goodput|capacity] [--parts]
 
 A study with `--trials` finished trials is made up, on disk and in its database (SQLite, as by default), and
 resumed for `--more` new configs and as many repeats, whose outcomes are made up as well. Printed: the time
 until the study was resumed, the median and the longest of asking and of telling, of putting a trial on disk,
 of making the front and of choosing what to repeat, and of the whole loop; and, with `--parts`, the functions
 that took most of it. Seconds of the driver's CPU, which other work on the machine does not lengthen; it waits
-for little beside. The sampler `ehvi` goes by trials alone here, without a prediction.
+for little beside. The sampler `ehvi` goes by trials alone here, unless `--predicted` names the objective that
+it is to predict beside TPOT p95: a capacity takes seven times as long as goodput. The first time it asks is
+longest, since it makes its pool, and is told by itself.
 """
 
 import argparse
@@ -42,11 +44,15 @@ from tuner.events import Event, Started
 from tuner.front import FrontView
 from tuner.ledger import Standing
 from tuner.records import StoredTrial, StudyFile, write_outcome, write_study
-from tuner.sampler import Search, sampler_named
+from tuner.sampler import Guidance, Predict, Search, sampler_named
+from tuner.sampler.prior import predictor
 from tuner.session import DEFAULT_SAMPLER
 from tuner.study import StudyPlan, search
+from tuner.traffic import study_trace
 
-OBJECTIVES = ("goodput", "tpot_p95")
+SECOND = "tpot_p95"
+METRICS = {"goodput": "goodput_rps", "capacity": "capacity_rps"}
+"""By objective."""
 WIDE = "benchmarks/spaces/wide.yaml"
 """The shipped 8b with some more parameters: 20 that may differ."""
 
@@ -57,15 +63,38 @@ def main() -> None:
     parser.add_argument("--sampler", default=DEFAULT_SAMPLER)
     parser.add_argument("--trials", type=int, default=5000)
     parser.add_argument("--more", type=int, default=4)
+    parser.add_argument("--predicted", choices=METRICS)
     parser.add_argument("--parts", action="store_true")
     asked = parser.parse_args()
     space = load_space(asked.space)
     with tempfile.TemporaryDirectory(prefix="long-study-") as folder:
-        drive(space, asked.sampler, asked.trials, asked.more, Path(folder), parts=asked.parts)
+        drive(
+            space,
+            asked.sampler,
+            asked.trials,
+            asked.more,
+            Path(folder),
+            predicted=asked.predicted,
+            parts=asked.parts,
+        )
 
 
-def drive(space: Space, sampler: str, trials: int, more: int, folder: Path, *, parts: bool) -> None:
-    made_up = _MadeUp(space, sampler)
+def drive(
+    space: Space,
+    sampler: str,
+    trials: int,
+    more: int,
+    folder: Path,
+    *,
+    predicted: str | None = None,
+    parts: bool = False,
+) -> None:
+    """Make the study up, resume it, and print what the driver's work takes.
+
+    Args:
+        predicted: the objective that is predicted; None: the sampler goes by trials alone.
+    """
+    made_up = _MadeUp(space, sampler, predicted or "goodput")
     began_s = time.process_time()
     made_up.write(folder / "long", trials)
     print(f"{trials} trials on disk after {time.process_time() - began_s:.1f} s", flush=True)
@@ -74,7 +103,7 @@ def drive(space: Space, sampler: str, trials: int, more: int, folder: Path, *, p
         folder=folder / "long",
         study=made_up.study,
         space=space,
-        goal=Goal.of(OBJECTIVES),
+        goal=Goal.of(made_up.study.objectives),
         total=2 * trials,
         order=made_up.order,
     )
@@ -85,11 +114,14 @@ def drive(space: Space, sampler: str, trials: int, more: int, folder: Path, *, p
         storage=f"sqlite:///{folder}/study.db",
         recipe=sampler_named(sampler),
         seed=1,
+        guidance=Guidance(predict=made_up.predict() if predicted else None),
     )
     # The first enters every trial into the database; the second is what a person sees who resumes.
-    resumed(plan, made_up, sampled, "first").close()
     profile = cProfile.Profile()
     timed = _Timed()
+    with timed.noting("ask", sampled, "ask"):
+        resumed(plan, made_up, sampled, "first").close()
+    print(_line("first ask", timed.took_s["ask"]))
     with (
         timed.noting("ask", sampled, "ask"),
         timed.noting("tell", sampled, "tell"),
@@ -170,8 +202,8 @@ class _NoRecorder:
 class _MadeUp:
     """Trials of a space with a trade-off between two objectives and noise, without any replay."""
 
-    def __init__(self, space: Space, sampler: str) -> None:
-        self._space = space
+    def __init__(self, space: Space, sampler: str, first: str) -> None:
+        self._space, self._first = space, METRICS[first]
         self._rng = np.random.default_rng(1)
         self._workload = Workload(
             trace=Trace(requests=(Request(arrival_s=0.0, input_length=8, output_length=4),))
@@ -185,7 +217,7 @@ class _MadeUp:
             trace="made up",
             trace_digest="0" * 64,
             trace_figures={},
-            objectives=OBJECTIVES,
+            objectives=(first, SECOND),
             slo=Slo(),
             sampler=sampler,
             seed=1,
@@ -193,6 +225,13 @@ class _MadeUp:
             created=self._began,
             tuner_version="0",
         )
+
+    def predict(self) -> Predict | None:
+        """Of the space's own traffic and SLO, where the trials have one request."""
+        trace, _ = study_trace(self._space, None)
+        workload = Workload(trace=trace, speed=self._space.traffic.speed)
+        space = replace(self._space, named_objectives=self.study.objectives)
+        return predictor(space, workload, Slo.from_limits(space.slo))
 
     def order(self, number: int, config: Config | None) -> Order:
         rendered = render_control(self._space) if config is None else render(self._space, config)
@@ -212,7 +251,7 @@ class _MadeUp:
         goodput = float((1 + 4 * split) / distance * noise[0])
         tpot_s = float((0.01 + 0.05 * split**2) * distance * noise[1])
         metrics = {
-            "goodput_rps": Estimate(value=goodput, low=goodput * 0.95, high=goodput * 1.05),
+            self._first: Estimate(value=goodput, low=goodput * 0.95, high=goodput * 1.05),
             "tpot_p95_s": Estimate(value=tpot_s, low=tpot_s * 0.95, high=tpot_s * 1.05),
         }
         ran = Ran(engine="simulated", node="here", effective={}, total_s=60.0)
@@ -242,7 +281,7 @@ class _MadeUp:
             order = self.order(number, config)
             outcome = self.outcome(order)
             if 0 < number < firsts:
-                worth[number] = outcome.measurement.metrics["goodput_rps"].value
+                worth[number] = outcome.measurement.metrics[self._first].value
             started = self._began + timedelta(minutes=number)
             trial = StoredTrial.of(
                 order,

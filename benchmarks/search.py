@@ -10,10 +10,11 @@ Stop it at any time; the same command goes on where it was. Rows and true worths
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.searching.arms import ARMS, Arm
 from benchmarks.searching.evaluation import Evaluator
@@ -27,6 +28,8 @@ FOLDER = Path("runs/benchmarks/search")
 PICTURE = Path("docs/images/search-budget.png")
 QUICK_ARMS = ("ehvi", "ehvi, no prior", "tpe", "random", "optuna tpe", "optuna tpe multivariate")
 SEEDS = 12
+
+_One = TypeVar("_One")
 
 
 def main() -> None:
@@ -133,13 +136,23 @@ class _Bench:
 def _scenarios(numbers: str | None, quick: bool) -> Sequence[Scenario]:
     if numbers is None:
         return SCENARIOS[:2] if quick else SCENARIOS
-    return [SCENARIOS[int(number)] for number in numbers.split(",")]
+    known = {str(number): scenario for number, scenario in enumerate(SCENARIOS)}
+    return _named(numbers.split(","), known, "scenario")
 
 
 def _arms(names: str | None, quick: bool) -> Sequence[Arm]:
     if names is None:
         return [ARMS[name] for name in QUICK_ARMS] if quick else list(ARMS.values())
-    return [ARMS[name.strip()] for name in names.split(";")]
+    return _named(names.split(";"), ARMS, "arm")
+
+
+def _named(names: Iterable[str], known: Mapping[str, _One], kind: str) -> list[_One]:
+    """Those of these names. Ends the program where one is not known."""
+    asked = [name.strip() for name in names]
+    for name in asked:
+        if name not in known:
+            raise SystemExit(f"error: no {kind} '{name}'; there are: {'; '.join(known)}")
+    return [known[name] for name in asked]
 
 
 def _say(text: str) -> None:

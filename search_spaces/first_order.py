@@ -33,8 +33,10 @@ _COHORT = 96
 """Requests whose latencies stand for all."""
 _AT_ONCE = 1024
 """Configs played together: their arrays stay in the processor's cache."""
-_BISECTIONS = 6
-"""Of the speeds between two bounds that are 64 times apart: to 7 %."""
+_BISECTIONS = 5
+"""Of the speeds between two bounds that are 128 times apart: to 16 %, and to 4 % by interpolation."""
+_FAR = 1.0
+"""Logarithm of latencies over their limits that counts as far from them: queues grow without bound."""
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -77,13 +79,14 @@ def predicted(
 ) -> dict[str, Array]:
     """Expected metrics of each deployment, (n,) each, by `objectives.metrics`' names: rates, SLO attainment,
     and mean and percentiles of TTFT, TPOT and E2E. Also `drained_s`, first arrival to last token."""
+    distinct, places = _distinct(deployments)
     parts = [
-        _played(_Costs.of(deployments[first : first + _AT_ONCE], accelerator), traffic, limits)
-        for first in range(0, len(deployments), _AT_ONCE)
+        _played(_Costs.of(distinct[first : first + _AT_ONCE], accelerator), traffic, limits)
+        for first in range(0, len(distinct), _AT_ONCE)
     ]
     if not parts:
         return {}
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
 
 
 def capacity_speed(
@@ -99,13 +102,30 @@ def capacity_speed(
 
     Between the bounds; where it does not hold at the lowest, half of that.
     """
+    distinct, places = _distinct(deployments)
     parts = [
         _capacity(
-            _Costs.of(deployments[first : first + _AT_ONCE], accelerator), traffic, limits, lowest, highest
+            _Costs.of(distinct[first : first + _AT_ONCE], accelerator), traffic, limits, lowest, highest
         )
-        for first in range(0, len(deployments), _AT_ONCE)
+        for first in range(0, len(distinct), _AT_ONCE)
     ]
-    return np.concatenate(parts) if parts else np.zeros(0)
+    return np.concatenate(parts)[places] if parts else np.zeros(0)
+
+
+def _distinct(deployments: Sequence[Deployment]) -> tuple[list[Deployment], NDArray[np.intp]]:
+    """Those that are played differently, and (n,) the place of each deployment's among them: of what a search
+    looks at, much differs only in settings that no step time hangs on."""
+    found: dict[tuple[object, ...], int] = {}
+    kept: list[Deployment] = []
+    places = np.empty(len(deployments), dtype=np.intp)
+    for index, d in enumerate(deployments):
+        batch = d.max_num_seqs, d.max_num_batched_tokens, d.prefix_caching, d.kv_tokens
+        # Passes that many share are one object each.
+        place = found.setdefault((id(d.target), id(d.draft), d.depth, d.drafted, *batch), len(kept))
+        if place == len(kept):
+            kept.append(d)
+        places[index] = place
+    return kept, places
 
 
 def decode_batch(deployment: Deployment, accelerator: Accelerator, traffic: Traffic, rate: float) -> float:
@@ -221,12 +241,16 @@ class _Curves:
 
     times: Array
     """(k,)"""
+    arrived: Array
+    """(k, 1) requests that have come; the same of every deployment."""
     prefilled: Array
     """Requests whose first token is out."""
     progress: Array
     """Tokens that a sequence decoding since the start would have."""
-    first_s: Array
-    """Of a request that is scheduled then: to its first token."""
+    ahead_s: Array
+    """Of a request that is scheduled then: to its first token, but for its own prompt."""
+    token_s: Array
+    """What each token of its prompt that is not cached adds."""
 
 
 def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
@@ -241,8 +265,8 @@ def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
     arrived = np.searchsorted(arrivals, times, side="right").astype(np.float64)
     n = len(costs.seqs)
     stages = np.zeros((_STAGES, n))
-    prefilled, progress, first = (np.zeros((len(times), n)) for _ in range(3))
-    done, progressed, rate, pace, step_s = (np.zeros(n) for _ in range(5))
+    prefilled, progress, ahead, token = (np.zeros((len(times), n)) for _ in range(4))
+    done, progressed, rate, pace, step_s, first = (np.zeros(n) for _ in range(6))
     for k in range(1, len(times)):
         dt = times[k] - times[k - 1]
         decoding = stages.sum(axis=0)
@@ -252,7 +276,7 @@ def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
         # Slots that empty while the step lasts, at the pace of the one before; prompts under way hold theirs.
         turned = pace * dt / output
         freed = np.where(turned < 0.5, stages[-1] * -np.expm1(-_STAGES * turned), decoding * turned)
-        starting = rate * first[k - 1]
+        starting = rate * first
         startable = np.minimum(arrived[k] - done, np.maximum(most - decoding - starting, 0.0) + freed)
         # A step takes in what stands waiting, and what came during the one before.
         coming = (arrived[k] - arrived[k - 1]) * np.minimum(step_s / dt, 1.0)
@@ -276,11 +300,15 @@ def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
         done = np.minimum(done + started, total)
         progressed = progressed + moved
         prefilled[k], progress[k] = done, progressed
-        chunks = np.maximum(fresh / room, 1.0)
-        # A request comes in the middle of a step on average, and waits for its end.
-        first[k] = np.where(share > 0.5, mixed_s, alone_s) / 2 + chunks * mixed_s
-    first[0] = first[1]
-    return _Curves(times, prefilled, progress, first)
+        # A prompt is computed with those that wait beside it, in as many steps as it needs. It comes in the
+        # middle of a step on average, and waits for its end.
+        each_s = (mixed_s - alone_s) / chunk
+        beside = np.maximum(chunk - fresh, 0.0) * each_s + np.maximum(1 - fresh / room, 0.0) * alone_s
+        ahead[k] = np.where(share > 0.5, mixed_s, alone_s) / 2 + beside
+        token[k] = each_s + alone_s / room
+        first = ahead[k] + fresh * token[k]
+    ahead[0], token[0] = ahead[1], token[1]
+    return _Curves(times, arrived[:, None], prefilled, progress, ahead, token)
 
 
 def _times(span: float) -> Array:
@@ -291,19 +319,22 @@ def _times(span: float) -> Array:
 
 
 def _capacity(costs: _Costs, traffic: Traffic, limits: Limits, lowest: float, highest: float) -> Array:
-    def holds(log_speed: Array) -> NDArray[np.bool_]:
-        costs.pace = np.exp(log_speed)
-        return np.asarray(_met(_latencies(costs, traffic), limits).mean(axis=0) >= limits.attainment)
-
-    n, floor = len(costs.seqs), math.log(lowest)
-    low, high, tried = np.full(n, math.log(lowest / 2)), np.full(n, math.log(highest)), np.full(n, floor)
-    low = np.where(holds(high), high, low)
-    for _ in range(_BISECTIONS + 1):
-        held = holds(tried)
-        low, high = np.where(held, np.maximum(tried, low), low), np.where(held, high, np.minimum(tried, high))
-        tried = (np.maximum(low, floor) + high) / 2
-    speed: Array = np.exp(low)
-    return speed
+    n = len(costs.seqs)
+    low, high = np.full(n, math.log(lowest / 2)), np.full(n, math.log(highest))
+    below, beyond = np.full(n, -_FAR), np.full(n, _FAR)
+    failed = np.zeros(n, dtype=np.bool_)
+    for _ in range(_BISECTIONS):
+        tried = (low + high) / 2
+        costs.pace = np.exp(tried)
+        over = _overrun(_latencies(costs, traffic), limits)
+        held = over <= 0
+        low, below = np.where(held, tried, low), np.where(held, over, below)
+        high, beyond = np.where(held, high, tried), np.where(held, beyond, over)
+        failed |= ~held
+    speed = np.exp(low + (high - low) * below / (below - beyond))
+    speed = np.where(failed, speed, highest)
+    found: Array = np.where(speed < lowest, lowest / 2, speed)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +354,14 @@ def _latencies(costs: _Costs, traffic: Traffic) -> _Latencies:
     total = len(traffic.arrival_s)
     chosen = np.unique(np.linspace(0, total - 1, min(_COHORT, total)).round().astype(int))
     arrival, outputs = traffic.arrival_s[chosen, None], traffic.output_tokens[chosen, None]
-    # A request is through once the flow has passed half of it: the flow has no whole requests.
+    # A request is through once the flow has passed half of it: the flow has no whole requests. It comes when
+    # half of it has come on the grid, or a step of the grid would pass for waiting.
     started = _reached(curves.times, curves.prefilled, chosen[:, None] + 0.5)
-    ttft = np.maximum(started - arrival, 0.0) + _sampled(curves.times, curves.first_s, started)
+    came = _reached(curves.times, curves.arrived, chosen[:, None] + 0.5)
+    own = traffic.input_tokens[chosen, None] - costs.cached * traffic.shared_tokens[chosen, None]
+    prefill_s = _sampled(curves.times, curves.ahead_s, started)
+    prefill_s += np.maximum(own, 1.0) * _sampled(curves.times, curves.token_s, started)
+    ttft = np.maximum(started - came, 0.0) + prefill_s
     first = arrival + ttft
     goal = _sampled(curves.times, curves.progress, first) + np.maximum(outputs - 1, 0.0)
     last = np.maximum(_reached(curves.times, curves.progress, goal), first)
@@ -341,6 +377,19 @@ def _met(seen: _Latencies, limits: Limits) -> NDArray[np.bool_]:
         if limit is not None:
             met &= took <= limit
     return met
+
+
+def _overrun(seen: _Latencies, limits: Limits) -> Array:
+    """(n,) logarithm of how many times their limits the latencies of so many requests as must meet them are
+    at the worst: at most 0 where the SLO holds. Between -_FAR and _FAR."""
+    over = np.zeros(seen.ttft.shape)
+    for limit, took in ((limits.ttft_s, seen.ttft), (limits.tpot_s, seen.tpot), (limits.e2e_s, seen.e2e)):
+        if limit is not None:
+            over = np.maximum(over, took / limit)
+    needed = max(math.ceil(limits.attainment * len(over) - 1e-9), 1)
+    worst = np.partition(over, needed - 1, axis=0)[needed - 1]
+    found: Array = np.log(np.clip(worst, math.exp(-_FAR), math.exp(_FAR)))
+    return found
 
 
 def _played(costs: _Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]:

@@ -142,6 +142,27 @@ def test_a_lone_request_takes_its_prefill_and_a_step_a_token() -> None:
     assert found["e2e_p50_s"][0] == pytest.approx(found["ttft_p50_s"][0] + 100 * found["tpot_p50_s"][0])
 
 
+def test_requests_far_apart_wait_for_nobody_however_coarse_the_grid() -> None:
+    # One in 10 s for 1,000 s: a step of the grid is 8 s long, a prefill 10 ms after half a step of 10 ms.
+    traffic, limits = _traffic(100, 0.1, prompt=1000, output=11), _Limits(ttft_s=0.05)
+    found = predicted([_bare()], FREE, traffic, limits)
+    assert found["ttft_p99_s"][0] == pytest.approx(0.015, rel=0.1)
+    assert found["slo_attainment"][0] == 1.0
+    # Served alone it takes 15 ms of the 50; with 100 times as many a second the server is half busy.
+    assert capacity_speed([_bare()], FREE, traffic, limits, lowest=1.0, highest=100.0)[0] > 50
+
+
+def test_a_prompt_of_its_own_length_is_waited_for() -> None:
+    # Far apart: half a step of 10 ms, then 1,000 or 4,000 tokens at 10 µs each; what a token adds is taken at
+    # the mean prompt, where the first 1,000 are hidden in the weights' 10 ms.
+    traffic = _traffic(100, 0.1, output=11)
+    prompts = np.where(np.arange(100) % 4 == 0, 4000.0, 1000.0)
+    found = predicted([_bare()], FREE, dataclasses.replace(traffic, input_tokens=prompts), _Limits())
+    assert found["ttft_p50_s"][0] == pytest.approx(0.015, rel=0.2)
+    assert found["ttft_p95_s"][0] == pytest.approx(0.045, rel=0.35)
+    assert found["ttft_p95_s"][0] > 1.7 * found["ttft_p50_s"][0]
+
+
 def test_a_saturated_batch_gives_slots_over_the_time_of_an_answer() -> None:
     # 8 slots, 200 tokens at 10 ms + 8 · 1.1 ms = 18.8 ms: 8 / 3.76 s = 2.13 requests/s, less what prefill
     # (some 10 ms a request) and the batch's beginning and end take.
@@ -173,6 +194,8 @@ def test_each_config_is_predicted_alone() -> None:
         for seqs in (8, 64, 256)
         for scheme in (None, "fp8")
     ]
+    # Some of them twice, as a space with settings that change nothing has them.
+    some += [some[4], dataclasses.replace(some[1], ranks=2), some[0]]
     together = predicted(some, H100, traffic, _Limits(ttft_s=0.5, tpot_s=0.02))
     for index, one in enumerate(some):
         alone = predicted([one], H100, traffic, _Limits(ttft_s=0.5, tpot_s=0.02))

@@ -37,6 +37,8 @@ _BISECTIONS = 5
 """Of the speeds between two bounds that are 128 times apart: to 16 %, and to 4 % by interpolation."""
 _FAR = 1.0
 """Logarithm of latencies over their limits that counts as far from them: queues grow without bound."""
+SETTLED, UNSETTLED = 1 / 3, 2 / 3
+"""As in `objectives.steady`, which says why."""
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -397,8 +399,8 @@ def _played(costs: _Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]
     met, outputs, total = _met(seen, limits), seen.outputs, len(traffic.arrival_s)
     attainment = met.mean(axis=0)
     drained = np.maximum(seen.last.max(axis=0), float(traffic.arrival_s[-1]))
+    rate = _rate(seen, float(traffic.arrival_s[-1]), drained, total)
     with np.errstate(invalid="ignore", divide="ignore"):
-        rate = np.where(np.isfinite(drained), total / drained, 0.0)
         token_share = np.where(met, outputs, 0.0).sum(axis=0) / outputs.sum()
     found = {
         "slo_attainment": attainment,
@@ -414,6 +416,18 @@ def _played(costs: _Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]
         for point in PERCENTILES:
             found[f"{name}_p{point}_s"] = ordered[:, math.ceil(point / 100 * (len(values) - 1))]
     return found
+
+
+def _rate(seen: _Latencies, lasted_s: float, drained_s: Array, total: int) -> Array:
+    """(n,) requests a second as `objectives.steady` counts them: up to the last first token, and of the time
+    in which the engine only empties as much as there was no steady state."""
+    admitted = np.maximum((seen.last - seen.e2e + seen.ttft).max(axis=0), lasted_s)
+    unsteady = np.median(seen.e2e, axis=0) / lasted_s if lasted_s > 0 else np.full(len(drained_s), np.inf)
+    tail = np.clip((unsteady - SETTLED) / (UNSETTLED - SETTLED), 0.0, 1.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        counted = admitted + np.where(tail > 0, tail * (drained_s - admitted), 0.0)
+        rate: Array = np.where(np.isfinite(counted), (total - 1 + tail) / counted, 0.0)
+    return rate
 
 
 def _reached(times: Array, curve: Array, goal: Array) -> Array:

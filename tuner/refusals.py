@@ -23,7 +23,7 @@ Pick = tuple[str, Scalar]
 Picks = frozenset[Pick]
 """Every choice that a config made, parameters with one value left out: nothing else can be tried there."""
 
-_PROOF = {Cause.UNSUPPORTED: 1, Cause.INVALID_ARGUMENT: 2}
+_PROOF = {Cause.UNSUPPORTED: 1, Cause.INVALID_ARGUMENT: 2, Cause.SETTINGS_DIFFER: 2}
 """Failures that it takes to condemn a choice, by their cause. Other causes condemn nothing."""
 
 

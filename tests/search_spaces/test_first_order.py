@@ -6,9 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from objectives.measurement import Record
+from objectives.steady import steady_window
 from search_spaces.accelerators import GIB, accelerator
 from search_spaces.deployment import Deployment, Drafted, Misfit, Reader
-from search_spaces.first_order import Traffic, capacity_speed, decode_batch, predicted
+from search_spaces.first_order import (
+    Traffic,
+    _Costs,
+    _latencies,
+    capacity_speed,
+    decode_batch,
+    predicted,
+)
 from search_spaces.model_shape import ModelShape, known_shape
 from search_spaces.roofline import ForwardPass
 from search_spaces.schemes import Scheme, scheme_of_name
@@ -168,6 +177,34 @@ def test_a_saturated_batch_gives_slots_over_the_time_of_an_answer() -> None:
     # (some 10 ms a request) and the batch's beginning and end take.
     many = predicted([_bare(max_num_seqs=8)], FREE, _traffic(400, 100.0), _Limits())
     assert many["throughput_rps"][0] == pytest.approx(2.08, rel=0.06)
+
+
+def test_where_all_are_served_as_they_come_the_rate_is_that_of_arrivals_and_the_emptying_does_not_count() -> (
+    None
+):
+    # 200 requests at 20/s within 10 s, each of a second or two: a steady state. Until the last token it takes
+    # as much longer, until the last first token a tenth of a second.
+    found = predicted([_bare(max_num_seqs=256)], FREE, _traffic(200, 20.0, output=50), _Limits())
+    assert found["throughput_rps"][0] == pytest.approx(20.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("rate", "seqs"), [(20.0, 256), (40.0, 64), (100.0, 8)])
+def test_rates_are_counted_as_a_replay_s_are(rate: float, seqs: int) -> None:
+    """Records of the latencies that were predicted, one a request, in the measurement's own hands."""
+    traffic, one = _traffic(90, rate, output=50), _bare(max_num_seqs=seqs)
+    seen = _latencies(_Costs.of([one], FREE), traffic)
+    records = [
+        Record(
+            request=index,
+            due_s=float(due),
+            sent_s=float(due),
+            chunk_s=(float(due + seen.ttft[index, 0]), float(due + seen.e2e[index, 0])),
+            finished_s=float(due + seen.e2e[index, 0]),
+        )
+        for index, due in enumerate(traffic.arrival_s)
+    ]
+    found = predicted([one], FREE, traffic, _Limits())
+    assert found["throughput_rps"][0] == pytest.approx(steady_window(records).rate(90), rel=1e-6)
 
 
 def test_waiting_past_saturation_grows_with_the_backlog() -> None:

@@ -58,7 +58,7 @@ _CRASH = 3.0
 """Power of the chance to start: a crash costs its own trial, and teaches less than a measurement does."""
 
 _FAILING = Beliefs(effect=0.3, signal=0.3, noise=0.15, noise_spread=0.3, offset=0.15, length=0.7)
-_STARTS, _STAYS_AWAY = 0.98, 0.05
+_STARTS, _STAYS_AWAY = 0.98, -0.5
 """What is expected of a config before any was tried: 1 is measured, 0 failed."""
 
 

@@ -21,6 +21,9 @@ class Foresight:
     """(n,) whether the config is expected to start: its memory fits and nothing in it is refused."""
     violations: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """By the constraint's name as it is told (`slo_attainment`), (n,) each; at most 0 is feasible."""
+    best: Mapping[str, float] = field(default_factory=dict)
+    """By metric, the best value that any config can have: no more requests are served than come. The same for
+    all configs; a metric that is missing has no such bound."""
 
 
 Predict: TypeAlias = Callable[[Sequence[Config]], Foresight]

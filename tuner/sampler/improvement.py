@@ -34,9 +34,19 @@ class Believed:
     mean: Array
     sd: Array
     link: Link
+    least: float = -np.inf
+    """No loss can be below this: what is believed to be counts as this."""
 
     def below(self, bound: float) -> Array:
         """(n,) E[(bound − loss)⁺]."""
+        if bound <= self.least:
+            return np.zeros(len(self.mean))
+        if self.least == -np.inf:
+            return self._below(bound)
+        # (bound − max(loss, least))⁺ = (bound − loss)⁺ − (least − loss)⁺
+        return np.asarray(np.maximum(self._below(bound) - self._below(self.least), 0.0))
+
+    def _below(self, bound: float) -> Array:
         mean, sd = self.mean, np.maximum(self.sd, 1e-9)
         part: Array
         if self.link == "normal":

@@ -140,7 +140,8 @@ class Judge:
             logs(o, np.array([o.loss(x) for x in self._known.losses[:, j]]), floors[j])
             for j, o in enumerate(self._goal.objectives)
         )
-        return Seen(self._oracle.slate(self._known.configs), observed, floors, self._known)
+        slate = self._oracle.slate(self._known.configs)
+        return Seen(slate, observed, floors, self._known, self._oracle.best())
 
     def _assumptions(self, guidance: Guidance) -> list[Assumption]:
         """What may be assumed of the prediction, if there is one."""
@@ -175,7 +176,7 @@ class Judge:
         slate = self._seen.slate
         each = np.stack([theory.means(slate) for theory in self._theories])
         means = np.asarray(np.tensordot(self._chances, each, axes=1), dtype=np.float64)
-        losses = losses_of(self._goal.objectives, means)
+        losses = self._possible(means)
         losses[self._missing(slate)] = np.nan
         return losses
 
@@ -218,12 +219,17 @@ class Judge:
         """(k, m) what the likeliest theory expects of what may reach beyond the front: it is better than all
         that was tried, noise apart, if it is better than expected by a standard deviation."""
         likeliest, outlook = self._theories[int(np.argmax(self._chances))], self._outlook
-        hoped = losses_of(self._goal.objectives, likeliest.hopes(outlook))
+        hoped = self._possible(likeliest.hopes(outlook))
         hoped[~outlook.fits | self._missing(outlook)] = np.nan
         best = np.flatnonzero(non_dominated(hoped))
         aim = self._bettered(self._losses)
         beaten = (aim[:, None, :] <= hoped[best][None, :, :]).all(axis=2).any(axis=0)
-        return losses_of(self._goal.objectives, likeliest.means(outlook.take(best[~beaten])))
+        return self._possible(likeliest.means(outlook.take(best[~beaten])))
+
+    def _possible(self, logarithms: Array) -> Array:
+        """(n, m) losses of what the processes see, none better than can be."""
+        possible: Array = np.maximum(losses_of(self._goal.objectives, logarithms), self._seen.best)
+        return possible
 
 
 def _log_mixed(chances: Array, logs: Array) -> Array:

@@ -99,6 +99,7 @@ class Oracle:
         self._goal, self._space, self._encoding, self._predict = goal, space, encoding, predict
         self._rows: dict[Config, Array] = {}
         self._names: tuple[str, ...] = ()
+        self._best: Mapping[str, float] = {}
         self._claiming: tuple[Parameter, ...] = ()
         self._without: dict[Config, tuple[Config, ...]] = {}
 
@@ -139,6 +140,12 @@ class Oracle:
                 sizes = np.maximum(sizes, np.sqrt(np.mean(np.nan_to_num(logs[0] - logs[1]) ** 2, axis=0)))
         kept = sorted(np.argsort(-sizes, kind="stable")[:_CLAIMS])
         self._claim(tuple(self._space.parameters[i] for i in kept if sizes[i] >= _NOTICEABLE))
+
+    def best(self) -> Array:
+        """(m,) the least loss that each objective can have, as far as was said: minus infinity where not."""
+        metrics = [(objective.metric, objective.direction) for objective in self._goal.objectives]
+        bounds = [_losses(way, np.array(self._best.get(name, np.nan))) for name, way in metrics]
+        return np.nan_to_num(np.array(bounds, dtype=np.float64), nan=-np.inf)
 
     def _claim(self, parameters: tuple[Parameter, ...]) -> None:
         self._claiming = parameters
@@ -187,6 +194,7 @@ class Oracle:
         if not new or self._predict is None:
             return
         seen = self._predict(new)
+        self._best = seen.best
         columns = {
             o.metric: seen.metrics[o.metric] for o in self._goal.objectives if o.metric in seen.metrics
         }

@@ -49,6 +49,7 @@ def predictor(
         objective.metric.startswith("capacity") for objective in Goal.of(space.objectives).objectives
     )
     reader = Reader(device, _described, assumed)
+    best = _served_at_most(traffic)
 
     def predict(configs: Sequence[Config]) -> Foresight:
         fits = np.ones(len(configs), dtype=np.bool_)
@@ -75,7 +76,7 @@ def predictor(
         violations = {}
         if "slo_attainment" in metrics:
             violations["slo_attainment"] = slo.attainment - metrics["slo_attainment"]
-        return Foresight(metrics=metrics, fits=fits, violations=violations)
+        return Foresight(metrics=metrics, fits=fits, violations=violations, best=best)
 
     return predict
 
@@ -95,6 +96,19 @@ def traffic_of(workload: Workload) -> Traffic:
         output_tokens=column([request.output_length for request in requests]),
         shared_tokens=column(shared_tokens(workload.trace)),
     )
+
+
+def _served_at_most(traffic: Traffic) -> dict[str, float]:
+    """No more can be served than comes, and rates count at least the time in which it comes."""
+    span_s = float(traffic.arrival_s[-1])
+    if span_s == 0:
+        return {}
+    rate = (len(traffic.arrival_s) - 1) / span_s
+    tokens = rate * float(traffic.output_tokens.mean())
+    return {
+        **dict.fromkeys(("goodput_rps", "throughput_rps"), rate),
+        **dict.fromkeys(("goodput_tokens_per_s", "throughput_tokens_per_s"), tokens),
+    }
 
 
 def _capacities(speed: Array, own: float, traffic: Traffic) -> dict[str, Array]:

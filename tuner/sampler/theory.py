@@ -163,6 +163,8 @@ class Seen:
     """An objective, (n,) each: see `logs`."""
     floors: tuple[float, ...]
     known: Lessons
+    best: Array
+    """(m,) least loss that each objective can have."""
 
 
 class Theory:
@@ -220,8 +222,10 @@ class Theory:
             apart: from the slate to all that was measured or is under way.
         """
         believed = [
-            Believed(*model.at(slate, apart), link_of(objective))
-            for objective, model in zip(self._goal.objectives, self._objectives, strict=True)
+            Believed(*model.at(slate, apart), link_of(objective), float(least))
+            for objective, model, least in zip(
+                self._goal.objectives, self._objectives, self._seen.best, strict=True
+            )
         ]
         gain = expected_improvement(believed, front, reference)
         score: Array = np.log(np.maximum(gain, 1e-300))

@@ -27,11 +27,12 @@ def _sampled(
     front: NDArray[np.float64],
     reference: NDArray[np.float64],
     draws: int,
+    least: float = -np.inf,
 ) -> tuple[float, float]:
     """Mean gain in hypervolume over draws, and its standard error, by the definition."""
     rng = np.random.default_rng(1)
     z = mean + sd * rng.standard_normal((draws, len(links)))
-    points = np.stack([_loss(link, z[:, j]) for j, link in enumerate(links)], axis=1)
+    points = np.stack([np.maximum(_loss(link, z[:, j]), least) for j, link in enumerate(links)], axis=1)
     before = hypervolume(front, reference.tolist())
     gains = [hypervolume(np.vstack([front, point]), reference.tolist()) - before for point in points]
     return float(np.mean(gains)), float(np.std(gains) / np.sqrt(draws))
@@ -71,6 +72,28 @@ def test_expected_improvement_is_the_mean_gain_over_draws(
     assert error > 0
     found = expected_improvement(believed, losses, corner)
     assert found[0] == pytest.approx(expected, abs=4 * error)
+
+
+@pytest.mark.parametrize(
+    ("link", "least"),
+    [
+        ("normal", -0.3),
+        ("normal", 0.2),
+        ("lognormal", 0.7),
+        ("lognormal", 1.0),
+        ("negative lognormal", -1.3),
+        ("negative lognormal", -0.9),
+    ],
+)
+def test_nothing_is_expected_of_a_loss_beyond_the_least_that_there_can_be(link: Link, least: float) -> None:
+    mean, sd = np.array([0.1, 0.1]), np.array([0.5, 0.4])
+    shift = float(_loss(link, np.zeros(1))[0])
+    front, corner = np.array([[-0.2, 0.5], [0.3, 0.1]]) + shift, np.array([0.8, 0.7]) + shift
+    believed = [Believed(mean[j : j + 1], sd[j : j + 1], link, least) for j in range(2)]
+    expected, error = _sampled((link, link), mean, sd, front, corner, 4000, least)
+    assert error > 0
+    assert expected_improvement(believed, front, corner)[0] == pytest.approx(expected, abs=4 * error)
+    assert believed[0].below(least - 0.1)[0] == 0.0
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,6 +1,7 @@
 """What is expected of configs: which theory the trials bear out, and what is recommended of noisy ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tuner.sampler.pool import drawn
 Array = NDArray[np.float64]
 GOAL = Goal.of(["goodput", "tpot_p95"])
 CONFIGS = drawn(SMALL, np.random.default_rng(0), 200)
+NO_BOUND: Mapping[str, float] = MappingProxyType({})
 
 
 def _worth(config: Config) -> tuple[float, float]:
@@ -30,13 +32,16 @@ def _worth(config: Config) -> tuple[float, float]:
     return gain * sequences / (1 + sequences / 40), (0.005 + 0.0004 * sequences) / gain
 
 
-def _told(skew: Callable[[Config], float]) -> Callable[[Sequence[Config]], Foresight]:
+def _told(
+    skew: Callable[[Config], float], best: Mapping[str, float] = NO_BOUND
+) -> Callable[[Sequence[Config]], Foresight]:
     def predict(configs: Sequence[Config]) -> Foresight:
         worths = np.array([_worth(config) for config in configs])
         factors = np.array([skew(config) for config in configs])
         return Foresight(
             metrics={"goodput_rps": worths[:, 0] * factors, "tpot_p95_s": worths[:, 1] / factors},
             fits=np.ones(len(configs), dtype=np.bool_),
+            best=best,
         )
 
     return predict
@@ -55,8 +60,10 @@ def _lessons(configs: Sequence[Config], losses: Array | None = None, **violation
     )
 
 
-def _judge(known: Lessons, skew: Callable[[Config], float] = lambda _: 1.0) -> Judge:
-    guidance = Guidance(predict=_told(skew))
+def _judge(
+    known: Lessons, skew: Callable[[Config], float] = lambda _: 1.0, best: Mapping[str, float] = NO_BOUND
+) -> Judge:
+    guidance = Guidance(predict=_told(skew, best))
     encoding = Encoding(SMALL)
     oracle = Oracle(GOAL, SMALL, encoding, guidance.predict)
     return Judge(known, GOAL, guidance, encoding, oracle, oracle.front(oracle.slate(CONFIGS), 16))
@@ -120,6 +127,21 @@ def test_what_is_expected_to_miss_a_constraint_is_not_recommended() -> None:
     assert judge.recommended()
     for config in judge.recommended():
         assert float(str(config.values["max_num_seqs"])) <= 24
+
+
+def test_a_config_that_serves_all_there_is_is_not_bettered_by_one_that_promises_more() -> None:
+    """Of two that were not tried, one would serve more than comes; the other less, at a lower TPOT."""
+    order = sorted(CONFIGS, key=_worth)
+    quick, more = min(CONFIGS, key=lambda config: _worth(config)[1]), order[-1]
+    tried = [config for config in order if _worth(config)[1] > 1.3 * _worth(quick)[1]][60:140:10]
+    served, tpot_s = _worth(tried[-1])  # the most of these, sooner than the promising one would
+    assert tpot_s < _worth(more)[1]
+    assert served < _worth(more)[0]
+    asked = Oracle(GOAL, SMALL, Encoding(SMALL), _told(lambda _: 1.0)).slate([more, quick])
+    free = _judge(_lessons(tried)).scores(asked)
+    assert free[0] > free[1]
+    bounded = _judge(_lessons(tried), best={"goodput_rps": served}).scores(asked)
+    assert bounded[0] < bounded[1]
 
 
 def test_nothing_measured_is_nothing_recommended() -> None:

@@ -34,6 +34,8 @@ def test_configs_are_ranked_as_the_simulated_engine_ranks_them_and_misfits_fail(
     assert predict is not None
     told = predict(configs)
     measured: list[tuple[int, float, float]] = []
+    arrivals = [request.arrival_s for request in workload.trace.requests]
+    assert told.best["goodput_rps"] == pytest.approx((len(arrivals) - 1) / (max(arrivals) - min(arrivals)))
     for index, config in enumerate(configs):
         rendered = render(SPACE, config)
         order = Order(
@@ -51,6 +53,8 @@ def test_configs_are_ranked_as_the_simulated_engine_ranks_them_and_misfits_fail(
         assert isinstance(outcome, Failed) != told.fits[index]
         if isinstance(outcome, Measured):
             value = outcome.measurement.value
+            for metric, best in told.best.items():
+                assert (value(metric) or 0.0) <= best * (1 + 1e-9)
             measured.append((index, value("throughput_rps") or 0.0, value("tpot_p95_s") or 0.0))
     places = [index for index, _, _ in measured]
     assert 15 < len(places) < 40

@@ -7,12 +7,14 @@ import numpy as np
 from cluster.node.engine import EngineFailure
 from cluster.node.simulation.settings import describe
 from cluster.traffic.prefixes import shared_tokens
+from cluster.traffic.sessions import Sessions
 from cluster.traffic.workload import Workload
 from objectives.goal import Goal
 from objectives.slo import Slo
 from search_spaces.accelerators import Accelerator, accelerator
 from search_spaces.deployment import ASSUMED, Deployment, Drafted, Misfit, Reader
 from search_spaces.first_order import Array, Traffic, capacity_speed, predicted
+from search_spaces.measure import Closed
 from search_spaces.model_shape import ModelShape, UnknownShape
 from search_spaces.schemes import Scheme
 from search_spaces.space import Config, Space
@@ -49,7 +51,9 @@ def predictor(
         objective.metric.startswith("capacity") for objective in Goal.of(space.objectives).objectives
     )
     reader = Reader(device, _described, assumed)
-    best = _served_at_most(traffic)
+    # Where a request leaves when another was answered, a faster engine makes a higher rate.
+    waits = isinstance(space.measure, Closed) or workload.sessions is Sessions.CAUSAL
+    best = {} if waits else _served_at_most(traffic)
 
     def predict(configs: Sequence[Config]) -> Foresight:
         fits = np.ones(len(configs), dtype=np.bool_)

@@ -9,10 +9,12 @@ from cluster.node.run import run_trial
 from cluster.node.simulated import SimulatedEngine
 from cluster.order import Failed, Measured, Order
 from cluster.traffic.prefixes import shared_tokens
+from cluster.traffic.sessions import Sessions
 from cluster.traffic.workload import Workload
 from objectives.slo import Slo
 from search_spaces.arguments import render
 from search_spaces.load import load_space
+from search_spaces.measure import Closed
 from search_spaces.space import Resources, Space
 from tests.tuner.spaces import SMALL
 from tuner.sampler.pool import drawn
@@ -61,6 +63,18 @@ def test_configs_are_ranked_as_the_simulated_engine_ranks_them_and_misfits_fail(
     for column, name in ((1, "throughput_rps"), (2, "tpot_p95_s")):
         found = [row[column] for row in measured]
         assert spearmanr(told.metrics[name][places], found).statistic > 0.85, name
+
+
+def test_nothing_bounds_what_is_served_where_requests_leave_as_others_are_answered() -> None:
+    workload, slo = _workload(SPACE, 1.0), Slo.from_limits(SPACE.slo)
+    config = drawn(SPACE, np.random.default_rng(5), 1)
+    for space, one in (
+        (replace(SPACE, measure=Closed(concurrency=4)), workload),
+        (SPACE, replace(workload, sessions=Sessions.CAUSAL)),
+    ):
+        predict = predictor(space, one, slo)
+        assert predict is not None
+        assert predict(config).best == {}
 
 
 def test_capacities_are_told_where_an_objective_asks_and_rise_no_further_than_the_slo_allows() -> None:

@@ -188,9 +188,10 @@ class _Costs:
         return most
 
     def step_s(self, decoding: Array, context: float, chunk: Array, chunk_context: Array | float) -> Array:
-        """(n,) duration of a step of `decoding` sequences beside `chunk` prompt tokens.
+        """Duration of a step of `decoding` sequences beside `chunk` prompt tokens.
 
         Args:
+            chunk: (n,), or (several, n) for as many answers.
             context: mean tokens of a decoding sequence.
             chunk_context: mean tokens before each of the chunk's.
         """
@@ -268,13 +269,14 @@ def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
     n = len(costs.seqs)
     stages = np.zeros((_STAGES, n))
     prefilled, progress, ahead, token = (np.zeros((len(times), n)) for _ in range(4))
-    done, progressed, rate, pace, step_s, first = (np.zeros(n) for _ in range(6))
+    done, progressed, rate, step_s, first = (np.zeros(n) for _ in range(5))
+    chunks = np.zeros((2, n))
+    """Of a step without a prompt, and of one with."""
+    pace = costs.tokens / costs.step_s(np.zeros(n), context, np.zeros(n), 0.0)
     for k in range(1, len(times)):
         dt = times[k] - times[k - 1]
         decoding = stages.sum(axis=0)
         room = np.maximum(costs.budget - decoding * costs.queries, 1.0)
-        alone_s = costs.step_s(decoding, context, np.zeros(n), 0.0)
-        pace = pace if k > 1 else costs.tokens / alone_s
         # Slots that empty while the step lasts, at the pace of the one before; prompts under way hold theirs.
         turned = pace * dt / output
         freed = np.where(turned < 0.5, stages[-1] * -np.expm1(-_STAGES * turned), decoding * turned)
@@ -284,7 +286,8 @@ def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
         coming = (arrived[k] - arrived[k - 1]) * np.minimum(step_s / dt, 1.0)
         waiting = np.minimum(np.maximum(arrived[k - 1] - done, 0.0) + coming, startable)
         chunk = np.minimum(room, np.maximum(waiting, 1.0) * fresh)
-        mixed_s = costs.step_s(decoding, context, chunk, before)
+        chunks[1] = chunk
+        alone_s, mixed_s = costs.step_s(decoding, context, chunks, before)  # half the calls of one by one
         steps_wanted = startable * fresh / chunk
         share = np.minimum(steps_wanted * mixed_s / dt, 1.0)
         mixed_steps = share * dt / mixed_s

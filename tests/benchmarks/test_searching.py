@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import search
 from benchmarks.searching.evaluation import Crash, Evaluator, Worth
 from benchmarks.searching.memory import Memory
 from benchmarks.searching.priors import Prior, slowed
@@ -152,6 +153,18 @@ def _told(configs: Sequence[Config]) -> Foresight:
         fits=np.ones(len(configs), dtype=np.bool_),
         violations={"slo_attainment": 0.9 - 0.4 * faster},
     )
+
+
+def test_an_arm_or_scenario_that_is_not_there_is_said_with_those_that_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for option, given, there in (
+        ("--arms", "tpe; ehvj", "no arm 'ehvj'.*ehvi"),
+        ("--scenarios", "0,9", "'9'.*6"),
+    ):
+        monkeypatch.setattr("sys.argv", ["search", "--report", "--folder", str(tmp_path), option, given])
+        with pytest.raises(SystemExit, match=there):
+            search.main()
 
 
 def test_a_reversed_prior_says_that_what_helps_costs_and_leaves_the_rest(loaded: Loaded) -> None:

@@ -4,7 +4,7 @@ A failure at start names no culprit. Two things can be said soundly, and only th
 
 - A choice that no trial was ever measured with, alone unexplained in a config that was refused, is the
   culprit. One failure is enough where the engine called the config unsupported; where it called an
-  argument invalid a number may be at fault, so two different configs must have failed.
+  argument invalid, or ran with other settings, a number may be at fault, so two configs must have failed.
 - Where several choices are unexplained, or none is, the combination is at fault and only it is avoided.
 
 Numbers are never judged: the sampler's model and the space's constraints are for those. Pure.

@@ -1,3 +1,5 @@
+import pytest
+
 from cluster.order import Cause
 from tuner.refusals import Picks, Refusals, refusals
 
@@ -37,8 +39,9 @@ def test_choices_that_all_work_elsewhere_are_blamed_only_together() -> None:
     assert found == Refusals(frozenset(), frozenset({FP8_NGRAM}))
 
 
-def test_an_invalid_argument_condemns_a_choice_only_when_it_comes_twice() -> None:
-    once = [(FP8_OFF, Cause.INVALID_ARGUMENT)]
+@pytest.mark.parametrize("cause", [Cause.INVALID_ARGUMENT, Cause.SETTINGS_DIFFER])
+def test_where_a_number_may_be_at_fault_a_choice_is_condemned_only_when_it_comes_twice(cause: Cause) -> None:
+    once = [(FP8_OFF, cause)]
     assert refusals([BF16_OFF], once).choices == frozenset()
     assert refusals([BF16_OFF], once * 2).choices == {("scheme", "fp8")}
 
@@ -51,7 +54,7 @@ def test_a_failure_that_a_condemned_choice_explains_condemns_nothing_else() -> N
 
 def test_running_out_of_memory_condemns_nothing() -> None:
     for cause in Cause:
-        if cause not in (Cause.UNSUPPORTED, Cause.INVALID_ARGUMENT):
+        if cause not in (Cause.UNSUPPORTED, Cause.INVALID_ARGUMENT, Cause.SETTINGS_DIFFER):
             assert refusals([BF16_OFF], [(FP8_OFF, cause)] * 3) == Refusals()
 
 

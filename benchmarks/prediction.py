@@ -35,14 +35,19 @@ SHIPPED = ("8b", "70b", "smollm2-135m")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--spaces", nargs="+", default=SHIPPED)
+    parser.add_argument("--spaces", nargs="+", choices=SHIPPED, default=SHIPPED)
     parser.add_argument("--configs", type=int, default=40)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    if asked.configs < 2:
+        parser.error(f"--configs {asked.configs}: two at least can be ranked")
     rows = []
-    for name in asked.spaces:
-        rows += compared(load_space(f"spaces/{name}.yaml"), asked.configs)
-        print(f"{name}: done", file=sys.stderr, flush=True)
+    try:
+        for name in asked.spaces:
+            rows += compared(load_space(f"spaces/{name}.yaml"), asked.configs)
+            print(f"{name}: done", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; nothing of it is kept") from None
     print(json.dumps(rows, indent=2) if asked.json else table(rows))
 
 

@@ -376,11 +376,16 @@ def _latencies(costs: _Costs, traffic: Traffic) -> _Latencies:
     return _Latencies(ttft / pace, tpot / pace, (last - arrival) / pace, last / pace, outputs)
 
 
+def _limited(seen: _Latencies, limits: Limits) -> list[tuple[float, Array]]:
+    """Each limit that there is, with the latencies that it is of."""
+    pairs = (limits.ttft_s, seen.ttft), (limits.tpot_s, seen.tpot), (limits.e2e_s, seen.e2e)
+    return [(limit, took) for limit, took in pairs if limit is not None]
+
+
 def _met(seen: _Latencies, limits: Limits) -> NDArray[np.bool_]:
     met = np.ones(seen.ttft.shape, dtype=np.bool_)
-    for limit, took in ((limits.ttft_s, seen.ttft), (limits.tpot_s, seen.tpot), (limits.e2e_s, seen.e2e)):
-        if limit is not None:
-            met &= took <= limit
+    for limit, took in _limited(seen, limits):
+        met &= took <= limit
     return met
 
 
@@ -388,9 +393,8 @@ def _overrun(seen: _Latencies, limits: Limits) -> Array:
     """(n,) logarithm of how many times their limits the latencies of so many requests as must meet them are
     at the worst: at most 0 where the SLO holds. Between -_FAR and _FAR."""
     over = np.zeros(seen.ttft.shape)
-    for limit, took in ((limits.ttft_s, seen.ttft), (limits.tpot_s, seen.tpot), (limits.e2e_s, seen.e2e)):
-        if limit is not None:
-            over = np.maximum(over, took / limit)
+    for limit, took in _limited(seen, limits):
+        over = np.maximum(over, took / limit)
     needed = max(math.ceil(limits.attainment * len(over) - 1e-9), 1)
     worst = np.partition(over, needed - 1, axis=0)[needed - 1]
     found: Array = np.log(np.clip(worst, math.exp(-_FAR), math.exp(_FAR)))

@@ -9,7 +9,7 @@ model, which plays request by request.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,15 +17,10 @@ from numpy.typing import NDArray
 
 from search_spaces.accelerators import Accelerator
 from search_spaces.deployment import Deployment
-from search_spaces.roofline import ForwardPass
+from search_spaces.step_costs import Costs
 
 Array = NDArray[np.float64]
 
-_GRID = 128
-"""Steps of time while requests arrive."""
-_DRAIN = 64
-"""Steps after the last arrival, 14 times the arrivals' span in all: each is longer than the one before."""
-_STRETCH = 1.08
 _STAGES = 3
 """A sequence's output is decoded in so many stages of exponential length: a coefficient of variation of 0.58,
 between that of answers of one length and that of chat."""
@@ -40,6 +35,29 @@ _FAR = 1.0
 SETTLED, UNSETTLED = 1 / 3, 2 / 3
 """As in `objectives.steady`, which says why."""
 PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Steps of time."""
+
+    arrivals: int
+    """While requests arrive: even."""
+    drain: int
+    """After the last arrival: each longer than the one before, 14 to 15 times the arrivals' span in all."""
+    stretch: float
+
+    def times(self, span_s: float) -> Array:
+        """(1 + arrivals + drain,) from 0. All requests at once count as within a second."""
+        width = max(span_s, 1.0) / self.arrivals
+        longer = width * self.stretch ** np.arange(1, self.drain + 1)
+        return np.concatenate([[0.0], np.cumsum(np.concatenate([np.full(self.arrivals, width), longer]))])
+
+
+_FINE = _Grid(128, 64, 1.08)
+_COARSE = _Grid(64, 32, 1.165)
+"""Where it is the speed that is sought, which takes several plays: it comes out the same to 4 % in four of
+five configs of the shipped spaces, and no further from the simulated engine's."""
 
 
 class Limits(Protocol):
@@ -83,7 +101,7 @@ def predicted(
     and mean and percentiles of TTFT, TPOT and E2E. Also `drained_s`, first arrival to last token."""
     distinct, places = _distinct(deployments)
     parts = [
-        _played(_Costs.of(distinct[first : first + _AT_ONCE], accelerator), traffic, limits)
+        _played(Costs.of(distinct[first : first + _AT_ONCE], accelerator), traffic, limits)
         for first in range(0, len(distinct), _AT_ONCE)
     ]
     if not parts:
@@ -100,15 +118,14 @@ def capacity_speed(
     lowest: float,
     highest: float,
 ) -> Array:
-    """(n,) highest speed, times the traffic's, at which the SLO holds: to some per cent, by bisection.
+    """(n,) highest speed, times the traffic's, at which the SLO holds: to some per cent, by bisection, on a
+    grid coarser than that of `predicted`.
 
     Between the bounds; where it does not hold at the lowest, half of that.
     """
     distinct, places = _distinct(deployments)
     parts = [
-        _capacity(
-            _Costs.of(distinct[first : first + _AT_ONCE], accelerator), traffic, limits, lowest, highest
-        )
+        _capacity(Costs.of(distinct[first : first + _AT_ONCE], accelerator), traffic, limits, lowest, highest)
         for first in range(0, len(distinct), _AT_ONCE)
     ]
     return np.concatenate(parts)[places] if parts else np.zeros(0)
@@ -136,15 +153,14 @@ def decode_batch(deployment: Deployment, accelerator: Accelerator, traffic: Traf
     The fixed point of Little's law: batch = rate · output · step(batch) / tokens a step, found by bisection
     up to what slots and KV pool hold; that limit where the rate is more than can be served.
     """
-    costs = _Costs.of([deployment], accelerator)
+    costs = Costs.of([deployment], accelerator)
     output = float(traffic.output_tokens.mean())
-    context = float(traffic.input_tokens.mean()) + output / 2
-    low, high = 0.0, float(costs.most_sequences(traffic)[0])
+    steps = costs.steps(float(traffic.input_tokens.mean()) + output / 2, 0.0)
+    low, high = 0.0, float(_most_sequences(costs, traffic)[0])
 
     def wanted(batch: float) -> float:
-        n = np.array([batch])
-        step = costs.step_s(n, context, np.zeros(1), 0.0)[0]
-        return rate * output * float(step) / float(costs.tokens[0])
+        step_s, _ = steps.seconds(np.array([batch]), np.zeros(1))
+        return rate * output * float(step_s[0]) / float(costs.tokens[0])
 
     if wanted(high) >= high:
         return high
@@ -154,88 +170,12 @@ def decode_batch(deployment: Deployment, accelerator: Accelerator, traffic: Traf
     return high
 
 
-class _Costs:
-    """The coefficients of many deployments, as arrays of one number each."""
-
-    def __init__(
-        self, target: "_Passes", draft: "_Passes", deployments: Sequence[Deployment], device: Accelerator
-    ) -> None:
-        self.target, self.draft = target, draft
-        self.depth = np.array([d.depth for d in deployments], dtype=np.float64)
-        self.drafts = np.array([d.draft is not None for d in deployments], dtype=np.float64) * self.depth
-        found = np.array([d.drafted.found for d in deployments])
-        self.queries = 1 + self.depth * found
-        self.tokens = np.array([d.drafted.tokens(d.depth) for d in deployments])
-        self.seqs = np.array([d.max_num_seqs for d in deployments], dtype=np.float64)
-        self.budget = np.array([d.max_num_batched_tokens for d in deployments], dtype=np.float64)
-        self.cached = np.array([d.prefix_caching for d in deployments], dtype=np.float64)
-        self.kv_tokens = np.array([d.kv_tokens for d in deployments])
-        self.device = device
-        self.pace = np.ones(len(deployments))
-        """Traffic so many times as fast is the same as steps so many times as long."""
-
-    @classmethod
-    def of(cls, deployments: Sequence[Deployment], device: Accelerator) -> "_Costs":
-        targets = [d.target for d in deployments]
-        drafts = [d.draft or d.target for d in deployments]  # where there is none it counts zero times
-        return cls(_Passes(targets), _Passes(drafts), deployments, device)
-
-    def most_sequences(self, traffic: Traffic) -> Array:
-        """What slots and KV pool hold at once; shared prefixes lie in the pool once."""
-        own = traffic.input_tokens.mean() - self.cached * traffic.shared_tokens.mean()
-        each = own + traffic.output_tokens.mean() / 2
-        most: Array = np.maximum(np.minimum(self.seqs, self.kv_tokens / each), 1.0)
-        return most
-
-    def step_s(self, decoding: Array, context: float, chunk: Array, chunk_context: Array | float) -> Array:
-        """Duration of a step of `decoding` sequences beside `chunk` prompt tokens.
-
-        Args:
-            chunk: (n,), or (several, n) for as many answers.
-            context: mean tokens of a decoding sequence.
-            chunk_context: mean tokens before each of the chunk's.
-        """
-        verified = decoding * self.queries
-        tokens, read = verified + chunk, decoding * context
-        pairs = read * self.queries + chunk * chunk_context
-        took = self.target.seconds(tokens, verified, read, pairs)
-        took += self.device.step_s + decoding * self.device.sequence_s
-        if self.drafts.any():
-            first = self.draft.seconds(tokens, verified, read, pairs) + self.device.draft_step_s
-            later = self.draft.seconds(decoding, decoding, read, read) + self.device.draft_step_s
-            took += np.where(self.drafts > 0, first + (self.drafts - 1) * later, 0.0)
-        return took * self.pace
-
-
-class _Passes:
-    """Forward passes' coefficients, as arrays."""
-
-    def __init__(self, passes: Sequence[ForwardPass]) -> None:
-        distinct = {id(p): p for p in passes}
-        places = {key: i for i, key in enumerate(distinct)}
-        index = np.array([places[id(p)] for p in passes])
-        columns = {
-            field.name: np.array([float(getattr(p, field.name)) for p in distinct.values()])[index]
-            for field in fields(ForwardPass)
-        }
-        self._routed = bool(columns["expert_bytes"].any())
-        self._missed = 1 - columns["experts_per_token"] / columns["experts"]
-        self._token_s = columns["token_bytes"] / columns["bandwidth"]
-        self._kv_s = columns["kv_bytes"] / columns["bandwidth"]
-        self._dense_s = columns["dense_bytes"] / columns["bandwidth"]
-        self._expert_s = columns["expert_bytes"] / columns["bandwidth"]
-        self._token_flop_s = columns["token_flops"] / columns["compute"]
-        self._sampled_flop_s = columns["sampled_flops"] / columns["compute"]
-        self._pair_flop_s = columns["pair_flops"] / columns["compute"]
-        self._fixed_link_s, self._token_link_s = columns["fixed_link_s"], columns["token_link_s"]
-
-    def seconds(self, tokens: Array, sampled: Array, read: Array, pairs: Array) -> Array:
-        memory = self._dense_s + self._token_s * tokens + self._kv_s * read
-        if self._routed:
-            memory = memory + self._expert_s * (1 - self._missed**tokens)
-        compute = self._token_flop_s * tokens + self._sampled_flop_s * sampled + self._pair_flop_s * pairs
-        took: Array = np.maximum(memory, compute) + self._fixed_link_s + self._token_link_s * tokens
-        return took
+def _most_sequences(costs: Costs, traffic: Traffic) -> Array:
+    """What slots and KV pool hold at once; shared prefixes lie in the pool once."""
+    own = traffic.input_tokens.mean() - costs.cached * traffic.shared_tokens.mean()
+    each = own + traffic.output_tokens.mean() / 2
+    most: Array = np.maximum(np.minimum(costs.seqs, costs.kv_tokens / each), 1.0)
+    return most
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,23 +196,22 @@ class _Curves:
     """What each token of its prompt that is not cached adds."""
 
 
-def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
+def _flow(costs: Costs, traffic: Traffic, grid: _Grid) -> _Curves:
     arrivals, total = traffic.arrival_s, len(traffic.arrival_s)
     output = max(float(traffic.output_tokens.mean()), 1.0)
     prompt = float(traffic.input_tokens.mean())
     context = prompt + output / 2
     fresh = np.maximum(prompt - costs.cached * float(traffic.shared_tokens.mean()), 1.0)
     before = prompt - fresh + fresh / 2
-    most = costs.most_sequences(traffic)
-    times = _times(float(arrivals[-1]))
+    most = _most_sequences(costs, traffic)
+    times = grid.times(float(arrivals[-1]))
     arrived = np.searchsorted(arrivals, times, side="right").astype(np.float64)
     n = len(costs.seqs)
     stages = np.zeros((_STAGES, n))
     prefilled, progress, ahead, token = (np.zeros((len(times), n)) for _ in range(4))
     done, progressed, rate, step_s, first = (np.zeros(n) for _ in range(5))
-    chunks = np.zeros((2, n))
-    """Of a step without a prompt, and of one with."""
-    pace = costs.tokens / costs.step_s(np.zeros(n), context, np.zeros(n), 0.0)
+    steps = costs.steps(context, before)
+    pace = costs.tokens / steps.seconds(np.zeros(n), np.zeros(n))[0]
     for k in range(1, len(times)):
         dt = times[k] - times[k - 1]
         decoding = stages.sum(axis=0)
@@ -286,8 +225,7 @@ def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
         coming = (arrived[k] - arrived[k - 1]) * np.minimum(step_s / dt, 1.0)
         waiting = np.minimum(np.maximum(arrived[k - 1] - done, 0.0) + coming, startable)
         chunk = np.minimum(room, np.maximum(waiting, 1.0) * fresh)
-        chunks[1] = chunk
-        alone_s, mixed_s = costs.step_s(decoding, context, chunks, before)  # half the calls of one by one
+        alone_s, mixed_s = steps.seconds(decoding, chunk)
         steps_wanted = startable * fresh / chunk
         share = np.minimum(steps_wanted * mixed_s / dt, 1.0)
         mixed_steps = share * dt / mixed_s
@@ -316,14 +254,7 @@ def _flow(costs: _Costs, traffic: Traffic) -> _Curves:
     return _Curves(times, arrived[:, None], prefilled, progress, ahead, token)
 
 
-def _times(span: float) -> Array:
-    """(k,) from 0: even while requests arrive, then ever longer. All at once counts as within a second."""
-    width = max(span, 1.0) / _GRID
-    widths = np.concatenate([np.full(_GRID, width), width * _STRETCH ** np.arange(1, _DRAIN + 1)])
-    return np.concatenate([[0.0], np.cumsum(widths)])
-
-
-def _capacity(costs: _Costs, traffic: Traffic, limits: Limits, lowest: float, highest: float) -> Array:
+def _capacity(costs: Costs, traffic: Traffic, limits: Limits, lowest: float, highest: float) -> Array:
     n = len(costs.seqs)
     low, high = np.full(n, math.log(lowest / 2)), np.full(n, math.log(highest))
     below, beyond = np.full(n, -_FAR), np.full(n, _FAR)
@@ -331,7 +262,7 @@ def _capacity(costs: _Costs, traffic: Traffic, limits: Limits, lowest: float, hi
     for _ in range(_BISECTIONS):
         tried = (low + high) / 2
         costs.pace = np.exp(tried)
-        over = _overrun(_latencies(costs, traffic), limits)
+        over = _overrun(_latencies(costs, traffic, _COARSE), limits)
         held = over <= 0
         low, below = np.where(held, tried, low), np.where(held, over, below)
         high, beyond = np.where(held, high, tried), np.where(held, beyond, over)
@@ -354,8 +285,8 @@ class _Latencies:
     """(j, 1) tokens."""
 
 
-def _latencies(costs: _Costs, traffic: Traffic) -> _Latencies:
-    curves = _flow(costs, traffic)
+def _latencies(costs: Costs, traffic: Traffic, grid: _Grid) -> _Latencies:
+    curves = _flow(costs, traffic, grid)
     total = len(traffic.arrival_s)
     chosen = np.unique(np.linspace(0, total - 1, min(_COHORT, total)).round().astype(int))
     arrival, outputs = traffic.arrival_s[chosen, None], traffic.output_tokens[chosen, None]
@@ -364,11 +295,11 @@ def _latencies(costs: _Costs, traffic: Traffic) -> _Latencies:
     started = _reached(curves.times, curves.prefilled, chosen[:, None] + 0.5)
     came = _reached(curves.times, curves.arrived, chosen[:, None] + 0.5)
     own = traffic.input_tokens[chosen, None] - costs.cached * traffic.shared_tokens[chosen, None]
-    prefill_s = _sampled(curves.times, curves.ahead_s, started)
-    prefill_s += np.maximum(own, 1.0) * _sampled(curves.times, curves.token_s, started)
-    ttft = np.maximum(started - came, 0.0) + prefill_s
+    ahead_s, token_s = _sampled(curves.times, (curves.ahead_s, curves.token_s), started)
+    ttft = np.maximum(started - came, 0.0) + ahead_s + np.maximum(own, 1.0) * token_s
     first = arrival + ttft
-    goal = _sampled(curves.times, curves.progress, first) + np.maximum(outputs - 1, 0.0)
+    (progress,) = _sampled(curves.times, (curves.progress,), first)
+    goal = progress + np.maximum(outputs - 1, 0.0)
     last = np.maximum(_reached(curves.times, curves.progress, goal), first)
     with np.errstate(invalid="ignore"):
         tpot = np.where(outputs > 1, (last - first) / np.maximum(outputs - 1, 1.0), 0.0)
@@ -401,8 +332,8 @@ def _overrun(seen: _Latencies, limits: Limits) -> Array:
     return found
 
 
-def _played(costs: _Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]:
-    seen = _latencies(costs, traffic)
+def _played(costs: Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]:
+    seen = _latencies(costs, traffic, _FINE)
     met, outputs, total = _met(seen, limits), seen.outputs, len(traffic.arrival_s)
     attainment = met.mean(axis=0)
     drained = np.maximum(seen.last.max(axis=0), float(traffic.arrival_s[-1]))
@@ -444,27 +375,35 @@ def _reached(times: Array, curve: Array, goal: Array) -> Array:
     """
     goals = np.broadcast_to(goal, (len(goal), curve.shape[1]))
     place = np.empty(goals.shape, dtype=np.intp)
-    for column, rising in enumerate(np.ascontiguousarray(curve.T)):
-        place[:, column] = np.searchsorted(rising, goals[:, column])
+    columns = zip(np.ascontiguousarray(curve.T), np.ascontiguousarray(goals.T), strict=True)
+    for column, (rising, wanted) in enumerate(columns):
+        place[:, column] = rising.searchsorted(wanted)
     after = np.clip(place, 1, len(times) - 1)
-    columns = np.arange(curve.shape[1])
-    low, high = curve[after - 1, columns], curve[after, columns]
+    low, high = _around(curve, after)
+    before = times[after - 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         within = np.clip((goals - low) / (high - low), 0.0, 1.0)
-        inside = times[after - 1] + np.where(high > low, within, 1.0) * (times[after] - times[after - 1])
-        tail = len(times) // 10
-        slope = (curve[-1] - curve[-1 - tail]) / (times[-1] - times[-1 - tail])
-        beyond = times[-1] + (goals - curve[-1]) / slope
-    reached: Array = np.where(place >= len(times), beyond, inside)
+        reached: Array = before + np.where(high > low, within, 1.0) * (times[after] - before)
+        beyond = place >= len(times)
+        if beyond.any():
+            tail = len(times) // 10
+            slope = (curve[-1] - curve[-1 - tail]) / (times[-1] - times[-1 - tail])
+            reached = np.where(beyond, times[-1] + (goals - curve[-1]) / slope, reached)
     return reached
 
 
-def _sampled(times: Array, curve: Array, at_s: Array) -> Array:
-    """(j, n) each column's curve (k, n) at times (j, n); past the end it goes on as it rose at last."""
+def _sampled(times: Array, curves: Sequence[Array], at_s: Array) -> list[Array]:
+    """(j, n) of each curve (k, n), each column at times (j, n); past the end it stays as it was at last."""
     within = np.minimum(np.where(np.isfinite(at_s), at_s, times[-1]), times[-1])
     after = np.clip(np.searchsorted(times, within), 1, len(times) - 1)
-    columns = np.arange(curve.shape[1])
-    low, high = curve[after - 1, columns], curve[after, columns]
-    share = (within - times[after - 1]) / (times[after] - times[after - 1])
-    sampled: Array = low + share * (high - low)
-    return sampled
+    before = times[after - 1]
+    share = (within - before) / (times[after] - before)
+    ends = [_around(curve, after) for curve in curves]
+    return [low + share * (high - low) for low, high in ends]
+
+
+def _around(curve: Array, after: NDArray[np.intp]) -> tuple[Array, Array]:
+    """(j, n) each column's values at the places before these, and at these."""
+    n = curve.shape[1]
+    flat, at = curve.ravel(), after * n + np.arange(n)
+    return flat.take(at - n), flat.take(at)

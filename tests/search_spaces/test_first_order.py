@@ -11,8 +11,8 @@ from objectives.steady import steady_window
 from search_spaces.accelerators import GIB, accelerator
 from search_spaces.deployment import Deployment, Drafted, Misfit, Reader
 from search_spaces.first_order import (
+    _FINE,
     Traffic,
-    _Costs,
     _latencies,
     capacity_speed,
     decode_batch,
@@ -22,6 +22,7 @@ from search_spaces.model_shape import ModelShape, known_shape
 from search_spaces.roofline import ForwardPass
 from search_spaces.schemes import Scheme, scheme_of_name
 from search_spaces.settings import Settings
+from search_spaces.step_costs import Costs
 from search_spaces.values import Json
 
 H100 = accelerator("H100")
@@ -192,7 +193,7 @@ def test_where_all_are_served_as_they_come_the_rate_is_that_of_arrivals_and_the_
 def test_rates_are_counted_as_a_replay_s_are(rate: float, seqs: int) -> None:
     """Records of the latencies that were predicted, one a request, in the measurement's own hands."""
     traffic, one = _traffic(90, rate, output=50), _bare(max_num_seqs=seqs)
-    seen = _latencies(_Costs.of([one], FREE), traffic)
+    seen = _latencies(Costs.of([one], FREE), traffic, _FINE)
     records = [
         Record(
             request=index,
@@ -286,7 +287,8 @@ def test_capacity_is_the_speed_at_which_the_slo_just_holds() -> None:
             played = predicted([one], H100, traffic.at_speed(speed * times), limits)
             return float(played["slo_attainment"][0])
 
-        assert attained(0.97) >= 0.95 > attained(1.1)
+        # Capacities are played on a coarser grid.
+        assert attained(0.9) >= 0.95 > attained(1.2)
 
 
 def test_a_capacity_beyond_the_bounds_stops_there() -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 
 Array = NDArray[np.float64]
@@ -136,6 +137,15 @@ class Distances:
         """Those to some of the others."""
         return Distances(self.squares[:, :, places], self.effects[:, :, places])
 
+    def first(self, count: int) -> "Distances":
+        """Those of the first points."""
+        return Distances(self.squares[:, :count], self.effects[:, :count])
+
+    def among(self, places: NDArray[np.intp]) -> "Distances":
+        """Of some points to each other, where these are of points to themselves."""
+        square = np.ix_(np.arange(len(self.squares)), places, places)
+        return Distances(self.squares[square], self.effects[square])
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -200,7 +210,13 @@ class Posterior:
 
 
 def fit(
-    points: Array, values: Array, told: Told, groups: NDArray[np.intp], beliefs: Beliefs
+    points: Array,
+    values: Array,
+    told: Told,
+    groups: NDArray[np.intp],
+    beliefs: Beliefs,
+    *,
+    apart: Distances | None = None,
 ) -> Hyperparameters:
     """The posterior's mode, by L-BFGS from the beliefs' medians. The same for the same data.
 
@@ -208,15 +224,17 @@ def fit(
         points: (n, columns)
         values: (n,)
         groups: (columns,) number of each column's parameter.
+        apart: of the points to each other, where that is known.
     """
     if len(points) > FITTED:
-        kept = np.unique(np.linspace(0, len(points) - 1, FITTED).round().astype(int))
+        kept = np.unique(np.linspace(0, len(points) - 1, FITTED).round().astype(np.intp))
         points, values, told = points[kept], values[kept], told.take(kept)
+        apart = None if apart is None else apart.among(kept)
     parameters, claims = int(groups.max()) + 1 if len(groups) else 0, told.claims.shape[1]
     start = _start(claims, parameters, beliefs)
     if len(points) < 2:
         return believed_start(beliefs, claims, parameters)
-    apart = Distances.between(points, points, groups)
+    apart = apart or Distances.between(points, points, groups)
     objective = _Objective(apart, values, told, beliefs, start)
     scales = claims + 2 * parameters + 2
     bounds = [
@@ -245,6 +263,7 @@ def posterior(
     centre: float,
     pending: Array | None = None,
     pending_told: Told | None = None,
+    apart: Distances | None = None,
 ) -> Posterior:
     """The process given these points.
 
@@ -252,19 +271,18 @@ def posterior(
         centre: m̄, what the prediction is drawn towards as its weight falls: its mean where it was fitted.
         pending: (k, columns) points under way. They are taken as measured where they are expected: that moves
             no mean, and leaves nothing to be found beside them.
+        apart: of the points and then those under way to each other, where that is known.
     """
-    known = _conditioned(points, values, told, groups, hyper, centre)
     if pending is None or pending_told is None or len(pending) == 0:
-        return known
-    expected, _ = known.at(pending, pending_told)
-    both = _conditioned(
-        np.concatenate([points, pending]),
-        np.concatenate([values, expected]),
-        told.and_of(pending_told),
-        groups,
-        hyper,
-        centre,
+        return _conditioned(points, values, told, groups, hyper, centre, apart)
+    every = np.concatenate([points, pending])
+    apart = apart or Distances.between(every, every, groups)
+    known = _conditioned(
+        points, values, told, groups, hyper, centre, apart.among(np.arange(len(points), dtype=np.intp))
     )
+    expected, _ = known.at(pending, pending_told)
+    values, told = np.concatenate([values, expected]), told.and_of(pending_told)
+    both = _conditioned(every, values, told, groups, hyper, centre, apart)
     return replace(both, evidence=known.evidence)
 
 
@@ -275,10 +293,12 @@ def _conditioned(
     groups: NDArray[np.intp],
     hyper: Hyperparameters,
     centre: float,
+    apart: Distances | None,
 ) -> Posterior:
     if len(points) == 0:
         return Posterior(hyper, points, groups, told.claims, np.zeros((0, 0)), np.zeros(0), centre, 0.0)
-    kernel = hyper.kernel(Distances.between(points, points, groups), told.claims, told.claims)
+    apart = apart or Distances.between(points, points, groups)
+    kernel = hyper.kernel(apart, told.claims, told.claims)
     kernel[np.diag_indices_from(kernel)] += hyper.noise**2 + _JITTER
     factor = cholesky(kernel, lower=True, check_finite=False)
     mean = hyper.mean(told, centre)
@@ -295,14 +315,22 @@ class _Objective:
     """
 
     def __init__(self, apart: Distances, values: Array, told: Told, beliefs: Beliefs, start: Array) -> None:
-        self._differences, self._effects, self._claims = apart.squares, apart.effects, told.claims
+        q, p, n = told.claims.shape[1], len(apart.squares), len(values)
+        self._sizes = q, p, n
+        # Every matrix is symmetric: its lower triangle in a row is half the work.
+        rows, columns = np.tril_indices(n)
+        self._lower = rows * n + columns
+        self._counted = np.where(rows == columns, 1.0, 2.0)
+        self._squares = np.ascontiguousarray(apart.squares[:, rows, columns])
+        claimed = (told.claims[rows] * told.claims[columns]).T
+        self._sums = np.ascontiguousarray(np.concatenate([claimed, apart.effects[:, rows, columns]]))
+        """(claims + parameters, pairs) covariances of a d_q and of an h_p of unit amplitude."""
         self._values, self._centred = values, told.mean - told.mean.mean()
         self._base = float(told.mean.mean())
         self._beliefs, self._start = beliefs, start
-        p = len(apart.squares)
         self._spreads = np.array(
             [
-                *[beliefs.claim_spread] * told.claims.shape[1],
+                *[beliefs.claim_spread] * q,
                 *[beliefs.effect_spread] * p,
                 *[beliefs.length_spread] * p,
                 beliefs.signal_spread,
@@ -311,33 +339,30 @@ class _Objective:
         )
 
     def __call__(self, packed: Array) -> tuple[float, Array]:
-        q, p, n = self._claims.shape[1], len(self._differences), len(self._values)
-        at_claims, at_effects, at_lengths = slice(0, q), slice(q, q + p), slice(q + p, q + 2 * p)
-        scales = q + 2 * p + 2
-        claims, effects = np.exp(2 * packed[at_claims]), np.exp(2 * packed[at_effects])
+        q, p, n = self._sizes
+        at_sums, at_lengths, scales = slice(0, q + p), slice(q + p, q + 2 * p), q + 2 * p + 2
+        amplitudes = np.exp(2 * packed[at_sums])
         inverse_squares = np.exp(-2 * packed[at_lengths])
         signal2, noise2 = np.exp(2 * packed[scales - 2 : scales])
         offset, weight = packed[scales:]
-        root = np.sqrt(5.0 * np.tensordot(inverse_squares, self._differences, axes=1))
-        decay = np.exp(-root)
-        joint = signal2 * (1 + root + root**2 / 3) * decay
-        kernel = joint + np.tensordot(effects, self._effects, axes=1)
-        kernel += (self._claims * claims) @ self._claims.T
-        kernel[np.diag_indices(n)] += noise2 + _JITTER
-        factor = cholesky(kernel, lower=True, check_finite=False)
+        root = np.sqrt(5.0 * (inverse_squares @ self._squares))
+        decay = signal2 * np.exp(-root)
+        joint = (1 + root + root**2 / 3) * decay
+        kernel = np.zeros(n * n)
+        kernel[self._lower] = joint + amplitudes @ self._sums
+        kernel[:: n + 1] += noise2 + _JITTER
+        factor = cholesky(kernel.reshape(n, n), lower=True, check_finite=False)
         residual = self._values - self._base - offset - weight * self._centred
         alpha = cho_solve((factor, True), residual, check_finite=False)
-        inverse = cho_solve((factor, True), np.eye(n), check_finite=False)
+        inverse, _ = dpotri(factor, lower=1)
         loss = 0.5 * residual @ alpha + np.log(np.diag(factor)).sum()
-        outer = inverse - np.outer(alpha, alpha)
-        slope = outer * (signal2 * 5 / 3 * (1 + root) * decay)
+        outer = self._counted * (inverse - np.outer(alpha, alpha)).take(self._lower)
         gradient = np.empty_like(packed)
-        gradient[at_claims] = claims * (self._claims * (outer @ self._claims)).sum(axis=0)
-        gradient[at_effects] = effects * np.tensordot(self._effects, outer, axes=([1, 2], [0, 1]))
-        shrinking = np.tensordot(self._differences, slope, axes=([1, 2], [0, 1]))
-        gradient[at_lengths] = 0.5 * shrinking * inverse_squares
-        gradient[scales - 2] = (outer * joint).sum()
-        gradient[scales - 1] = noise2 * np.trace(outer)
+        gradient[at_sums] = amplitudes * (self._sums @ outer)
+        slope = outer * (5 / 3 * (1 + root) * decay)
+        gradient[at_lengths] = 0.5 * inverse_squares * (self._squares @ slope)
+        gradient[scales - 2] = outer @ joint
+        gradient[scales - 1] = noise2 * (np.trace(inverse) - alpha @ alpha)
         gradient[scales] = -alpha.sum()
         gradient[scales + 1] = -self._centred @ alpha
         away = (packed[:scales] - self._start[:scales]) / self._spreads

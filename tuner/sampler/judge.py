@@ -119,10 +119,10 @@ class Judge:
         aim = self._bettered(self._losses)
         # As the process of what starts has them; the others know nothing of what failed.
         met = (self._seen.slate, self._failed, self._modelling.pending)
-        points = np.concatenate([some.points for some in met])
-        apart = Distances.between(slate.points, points, self._modelling.encoding.groups, rough=True)
+        apart = self._apart(slate, met)
         failed = np.arange(len(met[0]), len(met[0]) + len(met[1]))
-        near = apart.to(np.setdiff1d(np.arange(len(points)), failed)) if len(failed) else apart
+        every = np.arange(sum(len(some) for some in met))
+        near = apart.to(np.setdiff1d(every, failed)) if len(failed) else apart
         each = np.stack([theory.scores(slate, aim, self._reference, near) for theory in self._theories])
         score = _log_mixed(self._chances, each)
         held = np.stack([theory.holds(slate, near) for theory in self._theories], axis=1)
@@ -174,15 +174,16 @@ class Judge:
     def _expected(self) -> Array:
         """(n, m) expected losses of what was measured; NaN where a constraint is expected to be missed."""
         slate = self._seen.slate
-        each = np.stack([theory.means(slate) for theory in self._theories])
+        apart = self._modelling.apart(slate).first(len(slate))
+        each = np.stack([theory.expected(slate, apart)[0] for theory in self._theories])
         means = np.asarray(np.tensordot(self._chances, each, axes=1), dtype=np.float64)
         losses = self._possible(means)
-        losses[self._missing(slate)] = np.nan
+        losses[self._missing(slate, apart)] = np.nan
         return losses
 
-    def _missing(self, slate: Slate) -> NDArray[np.bool_]:
-        """(n,) whether a constraint is expected to be missed."""
-        each = np.stack([theory.misses(slate) for theory in self._theories])
+    def _missing(self, slate: Slate, apart: Distances) -> NDArray[np.bool_]:
+        """(n,) whether a constraint is expected to be missed; `apart` as for `Theory.scores`."""
+        each = np.stack([theory.misses(slate, apart) for theory in self._theories])
         missed = np.zeros(len(slate), dtype=np.bool_)
         for k, chances in enumerate(self._limit_chances):
             missed |= chances @ each[:, :, k] > 0
@@ -219,12 +220,19 @@ class Judge:
         """(k, m) what the likeliest theory expects of what may reach beyond the front: it is better than all
         that was tried, noise apart, if it is better than expected by a standard deviation."""
         likeliest, outlook = self._theories[int(np.argmax(self._chances))], self._outlook
-        hoped = self._possible(likeliest.hopes(outlook))
-        hoped[~outlook.fits | self._missing(outlook)] = np.nan
+        apart = self._apart(outlook, (self._seen.slate, self._modelling.pending))
+        means, sds = likeliest.expected(outlook, apart)
+        hoped = self._possible(means - sds)
+        hoped[~outlook.fits | self._missing(outlook, apart)] = np.nan
         best = np.flatnonzero(non_dominated(hoped))
         aim = self._bettered(self._losses)
         beaten = (aim[:, None, :] <= hoped[best][None, :, :]).all(axis=2).any(axis=0)
-        return self._possible(likeliest.means(outlook.take(best[~beaten])))
+        return self._possible(means[best[~beaten]])
+
+    def _apart(self, slate: Slate, others: Sequence[Slate]) -> Distances:
+        """From a slate's configs to those of some others."""
+        points = np.concatenate([other.points for other in others])
+        return Distances.between(slate.points, points, self._modelling.encoding.groups, rough=True)
 
     def _possible(self, logarithms: Array) -> Array:
         """(n, m) losses of what the processes see, none better than can be."""

@@ -156,13 +156,13 @@ class Oracle:
         _shorten(self._without)
         for config in configs:
             if config not in self._without:
-                self._without[config] = tuple(self._first(config, parameter) for parameter in self._claiming)
+                held = {p.key: value for p, value in active(self._space.parameters, config.values)}
+                self._without[config] = tuple(self._first(held, parameter) for parameter in self._claiming)
         return list(zip(*(self._without[config] for config in configs), strict=True))
 
-    def _first(self, config: Config, reset: Parameter) -> Config:
-        """The config with this parameter, and what hangs below it, at the first choice or lowest number.
-        Whether a constraint forbids it does not matter: it is only looked at."""
-        held = {parameter.key: value for parameter, value in active(self._space.parameters, config.values)}
+    def _first(self, held: Mapping[str, Scalar], reset: Parameter) -> Config:
+        """The config of these values with this parameter, and what hangs below it, at the first choice or the
+        lowest number. Whether a constraint forbids it does not matter: it is only looked at."""
 
         def held_or_first(asked: Parameter) -> Scalar:
             return asked.corners[0] if asked.key == reset.key else held.get(asked.key, asked.corners[0])

@@ -4,14 +4,15 @@ One Gaussian process an objective, on the logarithm of its value, and one a cons
 their mean, or they know the trials alone. How likely the trials were under each assumption tells which holds.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from objectives.goal import Goal, Objective
+from search_spaces.space import Config
 from tuner.sampler.encoding import Encoding
 from tuner.sampler.gaussian_process import (
     Beliefs,
@@ -94,6 +95,14 @@ class Modelling:
 
     encoding: Encoding
     pending: Slate
+    _apart: dict[tuple[Config, ...], Distances] = field(default_factory=dict)
+
+    def apart(self, slate: Slate) -> Distances:
+        """Of the slate's configs and then those under way to each other. Most models are of the same ones."""
+        if slate.configs not in self._apart:
+            points = np.concatenate([slate.points, self.pending.points])
+            self._apart[slate.configs] = Distances.between(points, points, self.encoding.groups)
+        return self._apart[slate.configs]
 
     def model(self, slate: Slate, values: Array, foreseen: Foreseen | None, beliefs: Beliefs) -> Model:
         """The process of these values, around their mean where nothing is predicted."""
@@ -109,11 +118,11 @@ class Modelling:
             return Told(np.where(np.isfinite(found.mean), found.mean, centre), found.claims)
 
         predicted = told(slate)
-        hyper = (
-            fit(slate.points, values, predicted, self.encoding.groups, beliefs)
-            if len(values) >= LEARNT_FROM
-            else believed_start(beliefs, predicted.claims.shape[1], self.encoding.parameters)
-        )
+        if len(values) < LEARNT_FROM:
+            hyper = believed_start(beliefs, predicted.claims.shape[1], self.encoding.parameters)
+        else:
+            apart = self.apart(slate).first(len(values)).to(np.arange(len(values), dtype=np.intp))
+            hyper = fit(slate.points, values, predicted, self.encoding.groups, beliefs, apart=apart)
         return self._conditioned(hyper, told, slate, values, centre)
 
     def corrected(self, model: Model, others: Sequence[Model]) -> Model:
@@ -150,6 +159,7 @@ class Modelling:
             centre=centre,
             pending=self.pending.points,
             pending_told=told(self.pending),
+            apart=self.apart(slate),
         )
         return Model(process, told, slate, values, centre)
 
@@ -197,17 +207,14 @@ class Theory:
         self.evidence = sum(model.process.evidence for model in alone)
         self.limits_evidence = [limit.process.evidence for limit in self._limits]
 
-    def means(self, slate: Slate) -> Array:
-        """(n, m) logarithms of the objectives."""
-        return np.stack([model.at(slate)[0] for model in self._objectives], axis=1)
+    def expected(self, slate: Slate, apart: Distances) -> tuple[Array, Array]:
+        """(n, m) logarithms of the objectives: mean and standard deviation; `apart` as for `scores`."""
+        each = [model.at(slate, apart) for model in self._objectives]
+        return np.stack([mean for mean, _ in each], axis=1), np.stack([sd for _, sd in each], axis=1)
 
-    def hopes(self, slate: Slate) -> Array:
-        """(n, m) the same, each better than expected by its standard deviation."""
-        return np.stack([np.subtract(*model.at(slate)) for model in self._objectives], axis=1)
-
-    def misses(self, slate: Slate) -> Array:
-        """(n, constraints) expected violations, in units of their own."""
-        columns = [limit.at(slate)[0] for limit in self._limits]
+    def misses(self, slate: Slate, apart: Distances) -> Array:
+        """(n, constraints) expected violations, in units of their own; `apart` as for `scores`."""
+        columns = [limit.at(slate, self._to(violations, apart))[0] for violations, limit in self._limited()]
         return np.stack(columns, axis=1) if columns else np.zeros((len(slate), 0))
 
     @property
@@ -234,11 +241,22 @@ class Theory:
     def holds(self, slate: Slate, apart: Distances) -> Array:
         """(constraints, n) logarithm of the chance that each constraint holds; `apart` as for `scores`."""
         found = np.zeros((len(self._limits), len(slate)))
-        for k, (violations, limit) in enumerate(zip(self._violations, self._limits, strict=True)):
-            told_of_all = np.isfinite(violations).all()
-            mean, sd = limit.at(slate, apart if told_of_all else None)
+        for k, (violations, limit) in enumerate(self._limited()):
+            mean, sd = limit.at(slate, self._to(violations, apart))
             found[k] = log_ndtr(-mean / sd)
         return found
+
+    def _limited(self) -> Iterator[tuple[Array, Model]]:
+        """Each constraint's violations, as measured, with its model."""
+        return zip(self._violations, self._limits, strict=True)
+
+    def _to(self, violations: Array, apart: Distances) -> Distances:
+        """Those to what a constraint's model was conditioned on: what measured it, and what is under way."""
+        told = np.isfinite(violations)
+        if told.all():
+            return apart
+        under_way = np.arange(len(told), apart.squares.shape[2])
+        return apart.to(np.concatenate([np.flatnonzero(told), under_way]))
 
     def _objective(self, j: int) -> Model:
         objective, floor = self._goal.objectives[j], self._seen.floors[j]

@@ -28,6 +28,7 @@ from typing import Protocol, TypeGuard
 from cluster.dispatch.dispatch import Dispatch
 from cluster.node.secrecy import secret_values
 from cluster.order import Cause, Failed, Order, Outcome
+from cluster.settled_memory import settled_memory
 from objectives.answers import Tokens
 from objectives.goal import QUALITY, Goal, MissingObjective, violations
 from objectives.measurement import Measurement
@@ -173,7 +174,8 @@ def search(
         driver.reconcile()
         finished = False
         try:
-            yield from driver.run()
+            with settled_memory():
+                yield from driver.run()
             finished = True
         finally:
             if not finished:

@@ -6,11 +6,10 @@ was late. It knows nothing of configs, trials or what the numbers are for.
 """
 
 import asyncio
-import gc
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -21,6 +20,7 @@ from cluster.node.client import Call, Client, connected
 from cluster.node.misses import Misses
 from cluster.node.validity import void
 from cluster.node.watch import Stop, Stopped, Watch, Watcher
+from cluster.settled_memory import settled_memory
 from cluster.traffic.workload import Prompt
 from objectives.allowance import CUT, Allowance
 from objectives.measurement import Record
@@ -212,7 +212,7 @@ async def played(
 
     `zero` is asked once all is ready: where `time.perf_counter` stands at zero of the records' clock.
     """
-    with _settled_memory():
+    with settled_memory():
         client.zero_s = await zero()
         cpu_s = time.thread_time()
         started_s = client.now()
@@ -271,14 +271,3 @@ async def running(work: Coroutine[object, object, Result]) -> AsyncIterator[asyn
     finally:
         task.cancel()
         await asyncio.wait({task})
-
-
-@contextmanager
-def _settled_memory() -> Iterator[None]:
-    """Keep the collector off what is there already: a full collection over a trace's prompts takes long."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -9,7 +9,7 @@ until the study was resumed, the median and the longest of asking and of telling
 of making the front and of choosing what to repeat, and of the whole loop; and, with `--parts`, the functions
 that took most of it. Seconds of the driver's CPU, which other work on the machine does not lengthen; it waits
 for little beside. The sampler `ehvi` goes by trials alone here, unless `--predicted` names the objective that
-it is to predict beside TPOT p95: a capacity takes four times as long as goodput. The first time it asks is
+it is to predict beside TPOT p95: a capacity takes three times as long as goodput. The first time it asks is
 longest, since it makes its pool, and is told by itself.
 """
 
@@ -37,7 +37,7 @@ from objectives.measurement import Estimate, Measurement
 from objectives.slo import Slo
 from search_spaces.arguments import render, render_control
 from search_spaces.load import load_space
-from search_spaces.space import Config, Space
+from search_spaces.space import Config, Space, SpaceError
 from tests.tuner.dispatches import FakeDispatch
 from tuner import study as study_module
 from tuner.events import Event, Started
@@ -65,7 +65,10 @@ def main() -> None:
     parser.add_argument("--predicted", choices=PREDICTED)
     parser.add_argument("--parts", action="store_true")
     asked = parser.parse_args()
-    space = load_space(asked.space)
+    try:
+        space = load_space(asked.space)
+    except SpaceError as error:
+        raise SystemExit(f"error: {error}") from None
     with tempfile.TemporaryDirectory(prefix="long-study-") as folder:
         drive(
             space,

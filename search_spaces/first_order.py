@@ -56,7 +56,7 @@ class _Grid:
 
 _FINE = _Grid(128, 64, 1.08)
 _COARSE = _Grid(64, 32, 1.165)
-"""Where it is the speed that is sought, which takes several plays: it comes out the same to 4 % in four of
+"""Where it is a speed that is sought, which takes several plays: it comes out the same to 4 % in four of
 five configs of the shipped spaces, and no further from the simulated engine's."""
 
 

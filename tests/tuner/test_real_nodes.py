@@ -5,16 +5,12 @@ its driver is killed while both measure; then it ends.
 """
 
 import json
-import os
 import shutil
-import signal
 import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -25,9 +21,9 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from cluster.node.processes import descendants, is_running
+from cluster.node.processes import is_running
 from cluster.order import Cause
-from tests.cluster.dispatch.raylets import LEAST_STORE, free_ports, node
+from tests.tuner.real_nodes import SPACE, Nodes, until
 from tuner.records import State, StoredTrial, read_trials
 
 pytestmark = [
@@ -37,132 +33,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
 ]
 
-_ROOT = Path(__file__).resolve().parents[2]
-_SPACE = """
-name: tiny
-model: HuggingFaceTB/SmolLM2-135M
-resources: {gpus: 0, cpus: 1}
-engine: {max_model_len: 2048}
-parameters:
-  max_num_seqs: {int: [8, 256]}
-  max_num_batched_tokens: {int: [512, 8192]}
-traffic:
-  make: {requests: 40, rate: 20, input_mean: 200, input_max: 1000, output_mean: 20, output_max: 100, seed: 3}
-slo: {ttft_p95_ms: 5000}
-measure: fixed
-objectives: [goodput, tpot_p95]
-"""
 _TOTAL = 14
-
-
-@dataclass
-class _Nodes:
-    """A Ray cluster of `ray start` processes: a head that runs no trials, and nodes that run one each."""
-
-    here: Path
-    stack: ExitStack
-    port: int = field(default_factory=lambda: free_ports(1)[0])
-    up: dict[str, int] = field(default_factory=dict)
-    """Process ids of what started the nodes, by the nodes' names."""
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @cached_property
-    def environment(self) -> dict[str, str]:
-        kept = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
-        quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-        told = {"TUNER_TEST_TOLD": str(self.here), "TUNER_TEST_NODE": "here"}
-        return kept | quiet | told | {"HOME": str(self.here)}
-
-    def start(self, name: str) -> None:
-        """Begin a node, and wait until it is there."""
-        place = [f"--address={self.address}", "--num-cpus=1"]
-        if name == "head":
-            folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-"))
-            place = ["--head", f"--port={self.port}", f"--temp-dir={folder}", "--num-cpus=0"]
-            place.append("--include-dashboard=false")
-        own = self.here / f"tmp-{name}"
-        own.mkdir()
-        environment = self.environment | {"TUNER_TEST_NODE": name, "TMPDIR": str(own)}
-        shared = [f"--node-name={name}", "--num-gpus=0", f"--object-store-memory={LEAST_STORE}"]
-        shared += ["--node-ip-address=127.0.0.1", "--dashboard-agent-listen-port=0"]
-        started = node(environment, self.here / f"{name}.log", *place, *shared)
-        self.up[name] = self.stack.enter_context(started)
-
-    def kill(self, name: str) -> None:
-        """SIGKILL to the node and all of its workers."""
-        started = self.up.pop(name)
-        for pid in (*(one.pid for one in descendants(started)), started):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def kill_all(self) -> None:
-        for name in tuple(self.up):
-            self.kill(name)
-
-    def held(self, number: int, among: tuple[str, ...]) -> str:
-        """The node where this trial waits now; waits until it does."""
-        told = {name: self.here / f"held-{number}-{name}" for name in among}
-        _until(lambda: any(file.exists() for file in told.values()), f"trial {number} at {among}", self.log)
-        return next(name for name, file in told.items() if file.exists())
-
-    def let(self, *numbers: int) -> None:
-        """These trials are measured from now on."""
-        for number in numbers:
-            (self.here / f"hold-{number}").unlink()
-
-    def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "tests.tuner.told_command", *words]
-
-    def search(self, *words: str) -> "subprocess.Popen[bytes]":
-        """A driver, as a user starts it."""
-        asked = (
-            "search",
-            "--ray",
-            self.address,
-            "--engine",
-            "simulated",
-            "--study",
-            "s",
-            "--sampler",
-            "random",
-        )
-        with (self.here / "search.log").open("ab") as log:
-            return self.stack.enter_context(
-                subprocess.Popen(
-                    self.command(*asked, "--runs", str(self.here / "runs"), *words),
-                    cwd=_ROOT,
-                    env=self.environment,
-                    stdout=log,
-                    stderr=log,
-                )
-            )
-
-    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """Another command, to its end."""
-        words = tuple(self.command(*words))
-        return subprocess.run(
-            words, cwd=_ROOT, env=self.environment, capture_output=True, text=True, timeout=240
-        )
-
-    def log(self) -> str:
-        return (self.here / "search.log").read_text()
-
-
-def _until(holds: Callable[[], bool], what: str, log: Callable[[], str]) -> None:
-    deadline = time.monotonic() + 240
-    while not holds():
-        assert time.monotonic() < deadline, f"no {what}\n{log()[-3000:]}"
-        time.sleep(0.05)
 
 
 @dataclass
 class _Story:
     """What became of it."""
 
-    nodes: _Nodes
+    nodes: Nodes
     died_first: str = ""
     """The node that died in trial 2."""
     none_left: int = 0
@@ -216,13 +94,13 @@ def _outcomes(folder: Path) -> dict[int, str]:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Iterator[_Story]:
     here = tmp_path_factory.mktemp("nodes")
-    (here / "tiny.yaml").write_text(_SPACE)
+    (here / "tiny.yaml").write_text(SPACE)
     (here / "runs").mkdir()
     shutil.copy(mlflow_template, here / "runs" / "mlflow.db")
     for number in range(2, _TOTAL):
         (here / f"hold-{number}").touch()
     with ExitStack() as stack:
-        nodes = _Nodes(here, stack)
+        nodes = Nodes(here, stack)
         stack.callback(nodes.kill_all)
         for name in ("head", "a", "b"):
             nodes.start(name)
@@ -257,7 +135,7 @@ def _two_nodes_die(told: _Story) -> None:
     second = nodes.held(6, (alive, "c"))
     nodes.kill(first)
     # Or a new trial would be sent to the one node left before the loss is known, and be held there.
-    _until(lambda: "trial 5 is run again" in nodes.log(), "loss of trial 5's node", nodes.log)
+    until(lambda: "trial 5 is run again" in nodes.log(), "loss of trial 5's node", nodes.log)
     nodes.let(6)
     assert nodes.held(5, (second,)) == second
     nodes.kill(second)
@@ -268,7 +146,7 @@ def _the_driver_dies(told: _Story) -> None:
     """While both new nodes measure, and after another driver was refused."""
     nodes = told.nodes
     driver = nodes.search("--resume", "--trials", str(_TOTAL))
-    _until(lambda: len(list(nodes.here.glob("held-*-[de]"))) == 2, "two trials under way", nodes.log)
+    until(lambda: len(list(nodes.here.glob("held-*-[de]"))) == 2, "two trials under way", nodes.log)
     words = ("search", "--engine", "simulated", "--study", "s", "--resume", "--trials", str(_TOTAL))
     told.second = nodes.run(*words, "--runs", str(nodes.here / "runs"))
     told.driver = driver.pid
@@ -277,7 +155,7 @@ def _the_driver_dies(told: _Story) -> None:
     driver.kill()
     began = time.monotonic()
     running = [tuple(one["process"]) for one in held]
-    _until(lambda: not any(is_running(*one) for one in running), "end of the trials' processes", nodes.log)
+    until(lambda: not any(is_running(*one) for one in running), "end of the trials' processes", nodes.log)
     told.ended_s = time.monotonic() - began
     _session(told, driver)
     for file in nodes.here.glob("hold-*"):

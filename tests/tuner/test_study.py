@@ -1,3 +1,4 @@
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -468,6 +469,14 @@ def test_the_study_is_described_on_disk_from_the_start(desk: Desk) -> None:
     next(events)
     assert read_study(desk.folder).name == "tea"
     events.close()
+
+
+def test_the_collector_leaves_alone_what_a_study_begins_with_until_it_ends(desk: Desk) -> None:
+    events = desk.events(3, FakeDispatch(good))
+    next(events)
+    assert gc.get_freeze_count() > 0
+    events.close()
+    assert gc.get_freeze_count() == 0
 
 
 def test_mlflow_is_written_while_trials_run_and_when_all_is_done(desk: Desk) -> None:

@@ -4,6 +4,7 @@ Nodes of tests are processes on one machine. `TUNER_TEST_NODE` is what one is ca
 folder that the test writes to. There
 - `hold-N` keeps trial N from being measured until the file is gone; `held-N-NODE` says that it waits, and in
   which process.
+- `slow-NODE`: from then on its accelerator is a third as fast.
 """
 
 import json
@@ -11,17 +12,23 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from cluster.node.engine import Endpoint
 from cluster.node.phases import Phases
 from cluster.node.processes import process
 from cluster.node.simulated import SimulatedEngine
+from cluster.node.simulation.settings import Assumptions
 from cluster.order import Order
+from search_spaces.accelerators import Accelerator, accelerator
+
+SLOWER = 3.0
+"""Times that a slowed node's steps take."""
 
 
 class ToldEngine:
-    """Simulated, and held."""
+    """Simulated, held and slowed."""
 
     name = "simulated"
 
@@ -37,5 +44,21 @@ class ToldEngine:
             part.rename(told / f"held-{order.number}-{node}")
             while hold.exists():
                 time.sleep(0.05)
-        with SimulatedEngine().serve(order, folder, phases) as endpoint:
+        slow = (told / f"slow-{node}").exists()
+        engine = (
+            SimulatedEngine(Assumptions(accelerator=_slowed(accelerator("cpu"))))
+            if slow
+            else SimulatedEngine()
+        )
+        with engine.serve(order, folder, phases) as endpoint:
             yield endpoint
+
+
+def _slowed(device: Accelerator) -> Accelerator:
+    return replace(
+        device,
+        bandwidth=device.bandwidth / SLOWER,
+        flops={kind: flops / SLOWER for kind, flops in device.flops.items()},
+        step_s=device.step_s * SLOWER,
+        sequence_s=device.sequence_s * SLOWER,
+    )

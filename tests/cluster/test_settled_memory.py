@@ -7,11 +7,14 @@ from cluster.settled_memory import settled_memory
 
 
 def test_the_collector_has_what_was_there_back_however_the_block_ends() -> None:
-    with pytest.raises(KeyError), settled_memory():
-        assert gc.get_freeze_count() > 0
-        raise KeyError
-    assert gc.get_freeze_count() == 0
+    def broken() -> None:
+        with settled_memory():
+            assert gc.get_freeze_count() > 0
+            raise KeyError
 
+    with pytest.raises(KeyError):
+        broken()
+    assert gc.get_freeze_count() == 0
 
 
 class _Loop:

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
 ]
 
-_TOTAL = 44
+_TOTAL = 60
 _HELD = (8, 9)
 """Trials that wait, one on each node, until one node is slow: its control was good by then, and is not due
 again yet."""

@@ -35,6 +35,7 @@ from tuner.sampler.lessons import (
     picks,
     placed_in,
     thinned,
+    ventures,
 )
 from tuner.sampler.oracle import Oracle, Slate
 from tuner.sampler.pool import drawn, neighbours
@@ -50,7 +51,7 @@ _ROUNDS, _BEST, _ROUND = 2, 6, 160
 _SEEN = 200
 """Measured configs that the models are made of at most."""
 _WARM = 6
-"""Trials among which each has a choice that none before it had."""
+"""Trials among which each makes choices that none before it made."""
 _CHECKED = 20_000
 """Configs of which it is remembered whether they are valid."""
 _CLIMBS, _SPREAD, _CLIMB = 3, 16, 400
@@ -131,11 +132,11 @@ class EhviSampler(BaseSampler):
         return Judge(seen, self._goal, self._guidance, self._encoding, self._oracle, outlook)
 
     def _covering(self, known: Lessons, order: list[Config]) -> list[Config]:
-        """First those that may well start and make the most choices that no trial has made: what a prediction
-        is wrong about may be a choice that it keeps out of sight."""
-        seen = frozenset[Pick]().union(*(picks(self._space, config) for config in known.taken))
+        """First those that may well start and make the most choices that no trial has made, a half of a
+        number's range being one: what a prediction is wrong about may be what it keeps out of sight."""
+        seen = frozenset[Pick]().union(*(ventures(self._space, config) for config in known.taken))
         fits = dict(zip(order, self._oracle.slate(order).fits.tolist(), strict=True))
-        return sorted(order, key=lambda c: -len(picks(self._space, c) - seen) if fits[c] else 1)
+        return sorted(order, key=lambda c: -len(ventures(self._space, c) - seen) if fits[c] else 1)
 
     def _pool(self) -> tuple[Slate, Slate]:
         """What stays in the pool: drawn by chance, and what is predicted to be good with what is near it; and

@@ -167,6 +167,23 @@ def picks(space: Space, config: Config) -> Picks:
     )
 
 
+def ventures(space: Space, config: Config) -> Picks:
+    """Its choices, and of every number whether it lies in the upper half of its range."""
+    numbers = {
+        (parameter.key, _in_upper_half(parameter, value))
+        for parameter, value in active(space.parameters, config.values)
+        if not isinstance(parameter, Categorical) and parameter.low < parameter.high
+    }
+    return picks(space, config) | numbers
+
+
+def _in_upper_half(parameter: Integer | Real, value: Scalar) -> bool:
+    assert isinstance(value, int | float)
+    if parameter.log:
+        return value**2 > parameter.low * parameter.high
+    return 2 * value > parameter.low + parameter.high
+
+
 def params_of(space: Space, config: Config) -> dict[str, Scalar]:
     """The config as Optuna has it: active parameters by key."""
     return {parameter.key: value for parameter, value in active(space.parameters, config.values)}

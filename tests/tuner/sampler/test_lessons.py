@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from objectives.front import non_dominated
-from tests.tuner.spaces import SMALL
+from tests.tuner.spaces import MEMORY, SCHEME, SEQUENCES, SMALL, space_of
 from tuner.refusals import refusals
-from tuner.sampler.lessons import Lessons, thinned
+from tuner.sampler.lessons import Lessons, thinned, ventures
 from tuner.sampler.pool import drawn
 
 CONFIGS = tuple(drawn(SMALL, np.random.default_rng(0), 400))
@@ -63,3 +63,17 @@ def test_what_was_taken_is_never_forgotten_and_of_failures_the_latest_count() ->
 def test_a_study_that_is_short_enough_is_left_as_it_is(most: int) -> None:
     known = _long()
     assert thinned(known, most) is known
+
+
+@pytest.mark.parametrize(("seqs", "memory", "upper"), [(12, 0.8, {}), (20, 0.95, {"seqs", "memory"})])
+def test_a_number_ventures_into_a_half_of_its_range_by_its_own_scale(
+    seqs: int, memory: float, upper: set[str]
+) -> None:
+    # 4 to 64 on a logarithmic scale: its middle is 16, not 34.
+    space = space_of(SCHEME, SEQUENCES, MEMORY)
+    values = {"scheme": "int8", "max_num_seqs": seqs, "gpu_memory_utilization": memory}
+    assert ventures(space, space.config(values)) == {
+        ("scheme", "int8"),
+        ("max_num_seqs", "seqs" in upper),
+        ("gpu_memory_utilization", "memory" in upper),
+    }

@@ -69,16 +69,19 @@ def main() -> None:
         space = load_space(asked.space)
     except SpaceError as error:
         raise SystemExit(f"error: {error}") from None
-    with tempfile.TemporaryDirectory(prefix="long-study-") as folder:
-        drive(
-            space,
-            asked.sampler,
-            asked.trials,
-            asked.more,
-            Path(folder),
-            predicted=asked.predicted,
-            parts=asked.parts,
-        )
+    try:
+        with tempfile.TemporaryDirectory(prefix="long-study-") as folder:
+            drive(
+                space,
+                asked.sampler,
+                asked.trials,
+                asked.more,
+                Path(folder),
+                predicted=asked.predicted,
+                parts=asked.parts,
+            )
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; nothing of it is kept") from None
 
 
 def drive(

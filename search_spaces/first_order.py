@@ -101,7 +101,7 @@ def predicted(
     and mean and percentiles of TTFT, TPOT and E2E. Also `drained_s`, first arrival to last token."""
     distinct, places = _distinct(deployments)
     parts = [
-        _played(Costs.of(distinct[first : first + _AT_ONCE], accelerator), traffic, limits)
+        _played(Costs(distinct[first : first + _AT_ONCE], accelerator), traffic, limits)
         for first in range(0, len(distinct), _AT_ONCE)
     ]
     if not parts:
@@ -125,7 +125,7 @@ def capacity_speed(
     """
     distinct, places = _distinct(deployments)
     parts = [
-        _capacity(Costs.of(distinct[first : first + _AT_ONCE], accelerator), traffic, limits, lowest, highest)
+        _capacity(Costs(distinct[first : first + _AT_ONCE], accelerator), traffic, limits, lowest, highest)
         for first in range(0, len(distinct), _AT_ONCE)
     ]
     return np.concatenate(parts)[places] if parts else np.zeros(0)
@@ -153,7 +153,7 @@ def decode_batch(deployment: Deployment, accelerator: Accelerator, traffic: Traf
     The fixed point of Little's law: batch = rate · output · step(batch) / tokens a step, found by bisection
     up to what slots and KV pool hold; that limit where the rate is more than can be served.
     """
-    costs = Costs.of([deployment], accelerator)
+    costs = Costs([deployment], accelerator)
     output = float(traffic.output_tokens.mean())
     steps = costs.steps(float(traffic.input_tokens.mean()) + output / 2, 0.0)
     low, high = 0.0, float(_most_sequences(costs, traffic)[0])

@@ -21,28 +21,22 @@ Array = NDArray[np.float64]
 class Costs:
     """The coefficients of many deployments, as arrays of one number each."""
 
-    def __init__(
-        self, target: "_Passes", draft: "_Passes", deployments: Sequence[Deployment], device: Accelerator
-    ) -> None:
-        self.target, self.draft = target, draft
-        self.depth = np.array([d.depth for d in deployments], dtype=np.float64)
-        self.drafts = np.array([d.draft is not None for d in deployments], dtype=np.float64) * self.depth
+    def __init__(self, deployments: Sequence[Deployment], device: Accelerator) -> None:
+        self._target = _Passes([d.target for d in deployments])
+        # Where there is none it counts zero times.
+        self._draft = _Passes([d.draft or d.target for d in deployments])
+        depth = np.array([d.depth for d in deployments], dtype=np.float64)
+        self._drafts = np.array([d.draft is not None for d in deployments], dtype=np.float64) * depth
         found = np.array([d.drafted.found for d in deployments])
-        self.queries = 1 + self.depth * found
+        self.queries = 1 + depth * found
         self.tokens = np.array([d.drafted.tokens(d.depth) for d in deployments])
         self.seqs = np.array([d.max_num_seqs for d in deployments], dtype=np.float64)
         self.budget = np.array([d.max_num_batched_tokens for d in deployments], dtype=np.float64)
         self.cached = np.array([d.prefix_caching for d in deployments], dtype=np.float64)
         self.kv_tokens = np.array([d.kv_tokens for d in deployments])
-        self.device = device
+        self._device = device
         self.pace = np.ones(len(deployments))
         """Traffic so many times as fast is the same as steps so many times as long."""
-
-    @classmethod
-    def of(cls, deployments: Sequence[Deployment], device: Accelerator) -> "Costs":
-        targets = [d.target for d in deployments]
-        drafts = [d.draft or d.target for d in deployments]  # where there is none it counts zero times
-        return cls(_Passes(targets), _Passes(drafts), deployments, device)
 
     def steps(self, context: float, before: Array | float) -> "Steps":
         """Durations of steps.
@@ -51,14 +45,14 @@ class Costs:
             context: mean tokens of a decoding sequence.
             before: mean tokens before each of a prompt chunk's.
         """
-        device, queries, one = self.device, self.queries, np.ones(len(self.seqs))
-        nothing = np.zeros(len(self.seqs))
+        device, queries, drafts = self._device, self.queries, self._drafts
+        one, nothing = np.ones(len(self.seqs)), np.zeros(len(self.seqs))
         beside = before * one
-        rows = [self.target.lines(queries, context, one, beside, device.step_s, device.sequence_s)]
-        if self.drafts.any():
-            first = self.draft.lines(queries, context, one, beside, device.draft_step_s, 0.0)
-            later = self.draft.lines(one, context, nothing, nothing, device.draft_step_s, 0.0)
-            rows += [first.times(np.minimum(self.drafts, 1.0)), later.times(np.maximum(self.drafts - 1, 0.0))]
+        rows = [self._target.lines(queries, context, one, beside, device.step_s, device.sequence_s)]
+        if drafts.any():
+            first = self._draft.lines(queries, context, one, beside, device.draft_step_s, 0.0)
+            later = self._draft.lines(one, context, nothing, nothing, device.draft_step_s, 0.0)
+            rows += [first.times(np.minimum(drafts, 1.0)), later.times(np.maximum(drafts - 1, 0.0))]
         return Steps([row.times(self.pace) for row in rows])
 
 

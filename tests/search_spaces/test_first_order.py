@@ -193,7 +193,7 @@ def test_where_all_are_served_as_they_come_the_rate_is_that_of_arrivals_and_the_
 def test_rates_are_counted_as_a_replay_s_are(rate: float, seqs: int) -> None:
     """Records of the latencies that were predicted, one a request, in the measurement's own hands."""
     traffic, one = _traffic(90, rate, output=50), _bare(max_num_seqs=seqs)
-    seen = _latencies(Costs.of([one], FREE), traffic, _FINE)
+    seen = _latencies(Costs([one], FREE), traffic, _FINE)
     records = [
         Record(
             request=index,

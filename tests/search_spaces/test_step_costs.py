@@ -64,7 +64,7 @@ def _reckoned(one: Deployment, decoding: float, chunk: float) -> float:
 def test_a_step_takes_what_its_passes_take_one_by_one(
     some: list[Deployment], decoding: float, chunk: float, pace: float
 ) -> None:
-    costs = Costs.of(some, H100)
+    costs = Costs(some, H100)
     costs.pace = np.full(len(some), pace)
     n = np.full(len(some), decoding)
     alone, mixed = costs.steps(CONTEXT, BEFORE).seconds(n, np.full(len(some), chunk))

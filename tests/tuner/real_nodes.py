@@ -1,16 +1,20 @@
 """A Ray cluster of real nodes on this machine, and the `tuner` command on it, its engine told by files."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
 
 from cluster.node.processes import descendants
 from tests.cluster.dispatch.raylets import LEAST_STORE, free_ports, node
@@ -127,6 +131,34 @@ class Nodes:
 
     def log(self) -> str:
         return (self.here / "search.log").read_text()
+
+
+@contextmanager
+def two_nodes(here: Path, mlflow_template: Path, held: Iterable[int]) -> Iterator[Nodes]:
+    """A head and the nodes a and b, and in the folder the space and an MLflow database for a search.
+
+    Args:
+        held: numbers of the trials that wait until they are let.
+    """
+    (here / "tiny.yaml").write_text(SPACE)
+    (here / "runs").mkdir()
+    shutil.copy(mlflow_template, here / "runs" / "mlflow.db")
+    for number in held:
+        (here / f"hold-{number}").touch()
+    with ExitStack() as stack:
+        nodes = Nodes(here, stack)
+        stack.callback(nodes.kill_all)
+        for name in ("head", "a", "b"):
+            nodes.start(name)
+        yield nodes
+
+
+def trial_runs(database: Path) -> list[Run]:
+    """Of the trials, in MLflow, whatever their state."""
+    client = MlflowClient(f"sqlite:///{database}")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = client.search_runs(experiments, max_results=1000)
+    return [run for run in found if "mlflow.parentRunId" in run.data.tags]
 
 
 def until(holds: Callable[[], bool], what: str, log: Callable[[], str]) -> None:

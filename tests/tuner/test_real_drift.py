@@ -1,19 +1,16 @@
 """A study on two real Ray nodes, one of which becomes slower in the middle of it."""
 
 import json
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow.tracking import MlflowClient
 
 from objectives.goal import Goal
-from tests.tuner.real_nodes import SPACE, Nodes, until
+from tests.tuner.real_nodes import Nodes, trial_runs, two_nodes, until
 from tests.tuner.told_engine import SLOWER
 from tuner.node_controls import EVERY, NodeState, doubtful, standings
 from tuner.records import StoredTrial, read_study, read_trials
@@ -54,16 +51,7 @@ class _Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Iterator[_Story]:
     here = tmp_path_factory.mktemp("drift")
-    (here / "tiny.yaml").write_text(SPACE)
-    (here / "runs").mkdir()
-    shutil.copy(mlflow_template, here / "runs" / "mlflow.db")
-    for number in _HELD:
-        (here / f"hold-{number}").touch()
-    with ExitStack() as stack:
-        nodes = Nodes(here, stack)
-        stack.callback(nodes.kill_all)
-        for name in ("head", "a", "b"):
-            nodes.start(name)
+    with two_nodes(here, mlflow_template, _HELD) as nodes:
         driver = nodes.search("--space", str(here / "tiny.yaml"), "--trials", str(_TOTAL))
         until(lambda: len(list(here.glob("held-*"))) == 2, "trial held on each node", nodes.log)
         (here / "slow-b").touch()
@@ -111,8 +99,5 @@ def test_no_front_shows_what_a_slow_node_measured(story: _Story) -> None:
 
 
 def test_every_trial_is_in_mlflow_once_those_of_the_slow_node_too(story: _Story) -> None:
-    client = MlflowClient(f"sqlite:///{story.nodes.here / 'runs' / 'mlflow.db'}")
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = client.search_runs(experiments, max_results=1000)
-    logged = [run.data.tags["trial"] for run in runs if "mlflow.parentRunId" in run.data.tags]
+    logged = [run.data.tags["trial"] for run in trial_runs(story.nodes.here / "runs" / "mlflow.db")]
     assert sorted(logged) == sorted(str(trial.number) for trial in story.trials)

@@ -5,12 +5,10 @@ its driver is killed while both measure; then it ends.
 """
 
 import json
-import shutil
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -18,12 +16,10 @@ from pathlib import Path
 
 import optuna
 import pytest
-from mlflow.entities import Run
-from mlflow.tracking import MlflowClient
 
 from cluster.node.processes import is_running
 from cluster.order import Cause
-from tests.tuner.real_nodes import SPACE, Nodes, until
+from tests.tuner.real_nodes import Nodes, trial_runs, two_nodes, until
 from tuner.records import State, StoredTrial, read_trials
 
 pytestmark = [
@@ -94,16 +90,7 @@ def _outcomes(folder: Path) -> dict[int, str]:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Iterator[_Story]:
     here = tmp_path_factory.mktemp("nodes")
-    (here / "tiny.yaml").write_text(SPACE)
-    (here / "runs").mkdir()
-    shutil.copy(mlflow_template, here / "runs" / "mlflow.db")
-    for number in range(2, _TOTAL):
-        (here / f"hold-{number}").touch()
-    with ExitStack() as stack:
-        nodes = Nodes(here, stack)
-        stack.callback(nodes.kill_all)
-        for name in ("head", "a", "b"):
-            nodes.start(name)
+    with two_nodes(here, mlflow_template, range(2, _TOTAL)) as nodes:
         told = _Story(nodes)
         _two_nodes_die(told)
         for name in ("d", "e"):
@@ -225,7 +212,7 @@ def test_the_study_has_exactly_the_trials_asked_for_in_the_database_and_in_mlflo
     assert not [n for n, state in states.items() if not state.is_finished()]
     cancelled = set(states) - {trial.number for trial in story.trials}
     assert {story.told(number).user_attrs["cause"] for number in cancelled} <= {Cause.CANCELLED.value}
-    runs = _runs(story.nodes.here / "runs" / "mlflow.db")
+    runs = trial_runs(story.nodes.here / "runs" / "mlflow.db")
     logged = Counter(run.data.tags["trial"] for run in runs)
     assert logged == Counter(str(trial.number) for trial in story.trials)
     first = [json.dumps(dict(trial.config or {})) for trial in story.trials if trial.repeats is None]
@@ -242,11 +229,3 @@ def test_nodes_tells_of_each_what_it_has_and_whether_a_trial_could_run_there(sto
     assert {name: one["trials_at_once"] for name, one in found.items()} == {"head": 0, "d": 1, "e": 1}
     assert found["head"]["why_not"] == ["Ray gives out 0 CPUs there, and a trial takes 1"]
     assert {one["ray"] for one in found.values()} == {version("ray")}
-
-
-def _runs(database: Path) -> list[Run]:
-    """Of the trials, in MLflow, whatever their state."""
-    client = MlflowClient(f"sqlite:///{database}")
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    found = client.search_runs(experiments, max_results=1000)
-    return [run for run in found if "mlflow.parentRunId" in run.data.tags]

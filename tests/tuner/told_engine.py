@@ -45,12 +45,8 @@ class ToldEngine:
             while hold.exists():
                 time.sleep(0.05)
         slow = (told / f"slow-{node}").exists()
-        engine = (
-            SimulatedEngine(Assumptions(accelerator=_slowed(accelerator("cpu"))))
-            if slow
-            else SimulatedEngine()
-        )
-        with engine.serve(order, folder, phases) as endpoint:
+        device = _slowed(accelerator("cpu")) if slow else None
+        with SimulatedEngine(Assumptions(accelerator=device)).serve(order, folder, phases) as endpoint:
             yield endpoint
 
 

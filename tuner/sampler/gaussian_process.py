@@ -137,9 +137,9 @@ class Distances:
         """Those to some of the others."""
         return Distances(self.squares[:, :, places], self.effects[:, :, places])
 
-    def first(self, count: int) -> "Distances":
-        """Those of the first points."""
-        return Distances(self.squares[:, :count], self.effects[:, :count])
+    def first(self, rows: int, others: int | None = None) -> "Distances":
+        """Those of the first points, to the first of the others where not to all."""
+        return Distances(self.squares[:, :rows, :others], self.effects[:, :rows, :others])
 
     def among(self, places: NDArray[np.intp]) -> "Distances":
         """Of some points to each other, where these are of points to themselves."""
@@ -277,9 +277,7 @@ def posterior(
         return _conditioned(points, values, told, groups, hyper, centre, apart)
     every = np.concatenate([points, pending])
     apart = apart or Distances.between(every, every, groups)
-    known = _conditioned(
-        points, values, told, groups, hyper, centre, apart.among(np.arange(len(points), dtype=np.intp))
-    )
+    known = _conditioned(points, values, told, groups, hyper, centre, apart.first(len(points), len(points)))
     expected, _ = known.at(pending, pending_told)
     values, told = np.concatenate([values, expected]), told.and_of(pending_told)
     both = _conditioned(every, values, told, groups, hyper, centre, apart)

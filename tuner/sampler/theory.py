@@ -121,7 +121,7 @@ class Modelling:
         if len(values) < LEARNT_FROM:
             hyper = believed_start(beliefs, predicted.claims.shape[1], self.encoding.parameters)
         else:
-            apart = self.apart(slate).first(len(values)).to(np.arange(len(values), dtype=np.intp))
+            apart = self.apart(slate).first(len(values), len(values))
             hyper = fit(slate.points, values, predicted, self.encoding.groups, beliefs, apart=apart)
         return self._conditioned(hyper, told, slate, values, centre)
 

@@ -164,6 +164,17 @@ def test_a_good_prediction_is_worth_most_at_once_and_a_reversed_one_is_seen_thro
     assert chance < 0.85 * top
 
 
+@pytest.mark.parametrize("predict", [_good, _reversed])
+def test_the_first_trials_make_every_choice_and_go_into_both_halves_of_every_number(predict: Predict) -> None:
+    asked = _run(_search(predict), 6)
+    assert {config.values["scheme"] for config in asked} == {"bf16", "int8", "fp8"}
+    assert {config.values["speculation"] for config in asked} == {"off", "ngram"}
+    # The middles of 4 to 64 on a logarithmic scale, and of 128 to 1024 and 0.8 to 0.95 on plain ones.
+    middles = {"max_num_seqs": 16, "max_num_batched_tokens": 576, "gpu_memory_utilization": 0.875}
+    for key, middle in middles.items():
+        assert {float(str(config.values[key])) > middle for config in asked} == {False, True}
+
+
 def test_trials_under_way_are_not_repeated_nor_crowded() -> None:
     search = _search(_good)
     _run(search, 6)

@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from objectives.front import non_dominated
+from search_spaces.values import Scalar
 from tests.tuner.spaces import MEMORY, SCHEME, SEQUENCES, SMALL, space_of
 from tuner.refusals import refusals
 from tuner.sampler.lessons import Lessons, thinned, ventures
@@ -71,7 +72,7 @@ def test_a_number_ventures_into_a_half_of_its_range_by_its_own_scale(
 ) -> None:
     # 4 to 64 on a logarithmic scale: its middle is 16, not 34.
     space = space_of(SCHEME, SEQUENCES, MEMORY)
-    values = {"scheme": "int8", "max_num_seqs": seqs, "gpu_memory_utilization": memory}
+    values: dict[str, Scalar] = {"scheme": "int8", "max_num_seqs": seqs, "gpu_memory_utilization": memory}
     assert ventures(space, space.config(values)) == {
         ("scheme", "int8"),
         ("max_num_seqs", "seqs" in upper),

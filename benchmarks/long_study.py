@@ -9,7 +9,7 @@ until the study was resumed, the median and the longest of asking and of telling
 of making the front and of choosing what to repeat, and of the whole loop; and, with `--parts`, the functions
 that took most of it. Seconds of the driver's CPU, which other work on the machine does not lengthen; it waits
 for little beside. The sampler `ehvi` goes by trials alone here, unless `--predicted` names the objective that
-it is to predict beside TPOT p95: a capacity takes three times as long as goodput. The first time it asks is
+it is to predict beside TPOT p95: a capacity takes four times as long as goodput. The first time it asks is
 longest, since it makes its pool, and is told by itself.
 """
 

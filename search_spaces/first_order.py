@@ -21,6 +21,11 @@ from search_spaces.step_costs import Costs
 
 Array = NDArray[np.float64]
 
+_GRID = 128
+"""Steps of time while requests arrive."""
+_DRAIN = 64
+"""Steps after the last arrival, 14 times the arrivals' span in all: each is longer than the one before."""
+_STRETCH = 1.08
 _STAGES = 3
 """A sequence's output is decoded in so many stages of exponential length: a coefficient of variation of 0.58,
 between that of answers of one length and that of chat."""
@@ -35,29 +40,6 @@ _FAR = 1.0
 SETTLED, UNSETTLED = 1 / 3, 2 / 3
 """As in `objectives.steady`, which says why."""
 PERCENTILES = (50, 90, 95, 99)
-
-
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """Steps of time."""
-
-    arrivals: int
-    """While requests arrive: even."""
-    drain: int
-    """After the last arrival: each longer than the one before, 14 to 15 times the arrivals' span in all."""
-    stretch: float
-
-    def times(self, span_s: float) -> Array:
-        """(1 + arrivals + drain,) from 0. All requests at once count as within a second."""
-        width = max(span_s, 1.0) / self.arrivals
-        longer = width * self.stretch ** np.arange(1, self.drain + 1)
-        return np.concatenate([[0.0], np.cumsum(np.concatenate([np.full(self.arrivals, width), longer]))])
-
-
-_FINE = _Grid(128, 64, 1.08)
-_COARSE = _Grid(64, 32, 1.165)
-"""Where it is a speed that is sought, which takes several plays: it comes out the same to 4 % in four of
-five configs of the shipped spaces, and no further from the simulated engine's."""
 
 
 class Limits(Protocol):
@@ -118,8 +100,7 @@ def capacity_speed(
     lowest: float,
     highest: float,
 ) -> Array:
-    """(n,) highest speed, times the traffic's, at which the SLO holds: to some per cent, by bisection, on a
-    grid coarser than that of `predicted`.
+    """(n,) highest speed, times the traffic's, at which the SLO holds: to some per cent, by bisection.
 
     Between the bounds; where it does not hold at the lowest, half of that.
     """
@@ -196,7 +177,7 @@ class _Curves:
     """What each token of its prompt that is not cached adds."""
 
 
-def _flow(costs: Costs, traffic: Traffic, grid: _Grid) -> _Curves:
+def _flow(costs: Costs, traffic: Traffic) -> _Curves:
     arrivals, total = traffic.arrival_s, len(traffic.arrival_s)
     output = max(float(traffic.output_tokens.mean()), 1.0)
     prompt = float(traffic.input_tokens.mean())
@@ -204,7 +185,7 @@ def _flow(costs: Costs, traffic: Traffic, grid: _Grid) -> _Curves:
     fresh = np.maximum(prompt - costs.cached * float(traffic.shared_tokens.mean()), 1.0)
     before = prompt - fresh + fresh / 2
     most = _most_sequences(costs, traffic)
-    times = grid.times(float(arrivals[-1]))
+    times = _times(float(arrivals[-1]))
     arrived = np.searchsorted(arrivals, times, side="right").astype(np.float64)
     n = len(costs.seqs)
     stages = np.zeros((_STAGES, n))
@@ -254,6 +235,13 @@ def _flow(costs: Costs, traffic: Traffic, grid: _Grid) -> _Curves:
     return _Curves(times, arrived[:, None], prefilled, progress, ahead, token)
 
 
+def _times(span: float) -> Array:
+    """(k,) from 0: even while requests arrive, then ever longer. All at once counts as within a second."""
+    width = max(span, 1.0) / _GRID
+    widths = np.concatenate([np.full(_GRID, width), width * _STRETCH ** np.arange(1, _DRAIN + 1)])
+    return np.concatenate([[0.0], np.cumsum(widths)])
+
+
 def _capacity(costs: Costs, traffic: Traffic, limits: Limits, lowest: float, highest: float) -> Array:
     n = len(costs.seqs)
     low, high = np.full(n, math.log(lowest / 2)), np.full(n, math.log(highest))
@@ -262,7 +250,7 @@ def _capacity(costs: Costs, traffic: Traffic, limits: Limits, lowest: float, hig
     for _ in range(_BISECTIONS):
         tried = (low + high) / 2
         costs.pace = np.exp(tried)
-        over = _overrun(_latencies(costs, traffic, _COARSE), limits)
+        over = _overrun(_latencies(costs, traffic), limits)
         held = over <= 0
         low, below = np.where(held, tried, low), np.where(held, over, below)
         high, beyond = np.where(held, high, tried), np.where(held, beyond, over)
@@ -285,8 +273,8 @@ class _Latencies:
     """(j, 1) tokens."""
 
 
-def _latencies(costs: Costs, traffic: Traffic, grid: _Grid) -> _Latencies:
-    curves = _flow(costs, traffic, grid)
+def _latencies(costs: Costs, traffic: Traffic) -> _Latencies:
+    curves = _flow(costs, traffic)
     total = len(traffic.arrival_s)
     chosen = np.unique(np.linspace(0, total - 1, min(_COHORT, total)).round().astype(int))
     arrival, outputs = traffic.arrival_s[chosen, None], traffic.output_tokens[chosen, None]
@@ -333,7 +321,7 @@ def _overrun(seen: _Latencies, limits: Limits) -> Array:
 
 
 def _played(costs: Costs, traffic: Traffic, limits: Limits) -> dict[str, Array]:
-    seen = _latencies(costs, traffic, _FINE)
+    seen = _latencies(costs, traffic)
     met, outputs, total = _met(seen, limits), seen.outputs, len(traffic.arrival_s)
     attainment = met.mean(axis=0)
     drained = np.maximum(seen.last.max(axis=0), float(traffic.arrival_s[-1]))
